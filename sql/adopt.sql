@@ -886,7 +886,7 @@ BEGIN
     ) o;
     IF code IS NOT NULL THEN
         RAISE NOTICE 'the sequence, lastval() or currval() is named in %', code
-            USING HINT = 'They do not know the ids of a tag: use INSERT ... RETURNING.';
+            USING HINT = 'They do not know the ids of a tag; INSERT with RETURNING gives them.';
     END IF;
 END
 $$;

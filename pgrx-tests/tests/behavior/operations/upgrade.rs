@@ -59,7 +59,7 @@ const COLUMN: Change = Change {
             "COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to",
             "and leaf_tag_revoke()';",
         ),
-        ("    granted_to name[] NOT NULL", ",\n"),
+        ("    granted_to name[] NOT NULL", "1000),\n"),
         (
             ",\n    CONSTRAINT leaf_alloc_server_incarnation_of_server",
             "OPERATOR(pg_catalog.=) 0)",
@@ -70,7 +70,9 @@ const COLUMN: Change = Change {
                server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0);
            UPDATE leaf_id.leaf_alloc SET granted_to = ARRAY['public']::name[];
            ALTER TABLE leaf_id.leaf_alloc ALTER granted_to SET NOT NULL,
-               ALTER granted_to SET DEFAULT ARRAY[CURRENT_USER]::name[];
+               ALTER granted_to SET DEFAULT CASE WHEN current_setting('leaf_id.public_tags', true) = 'on'
+                   THEN '{public}'::name[] ELSE ARRAY[CURRENT_USER]::name[] END,
+               ADD CONSTRAINT leaf_alloc_granted_to_length CHECK (cardinality(granted_to) <= 1000);
            {0}",
     ..NOTHING
 };
