@@ -313,7 +313,7 @@ fn an_extension_that_is_created_anew() {
     session.next("t");
     attack.admin().run(
         "DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id;
-         SELECT leaf_tag_create('later');
+         SELECT leaf_tag_create('later'), leaf_tag_grant('later', 'member');
          GRANT EXECUTE ON FUNCTION leaf_claim TO member",
     );
     session.run("SELECT leaf_tag_create('later', server => 'hers')");

@@ -116,6 +116,12 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     session.fails("SELECT leaf_segment_next('b')").is("55000");
 }
 
+/// A dump has the row of a name, not its mark.
+#[track_caller]
+fn row_is_above(session: &mut Session, tag: &str, ids: &[i64]) {
+    assert!(Some(&session.max_id(tag)) > ids.iter().max(), "{tag}");
+}
+
 #[test]
 fn a_name_goes_on_whatever_becomes_of_its_row() {
     let server = Server::with_leaf_id(&[]);
@@ -124,6 +130,7 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     let (mut a, mut b) = (session.take("a", 25), session.take("b", 7));
     // Drop and create.
     session.run("SELECT leaf_tag_drop('a'); SELECT leaf_tag_create('a', step => 10)");
+    row_is_above(&mut session, "a", &a);
     a.extend(session.take("a", 15));
     // Exchanged names.
     session.run(
@@ -131,6 +138,8 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
          UPDATE leaf_id.leaf_alloc SET biz_tag = 'a' WHERE biz_tag = 'b';
          UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'c'",
     );
+    row_is_above(&mut session, "a", &a);
+    row_is_above(&mut session, "b", &b);
     a.extend(session.take("a", 15));
     b.extend(session.take("b", 15));
     // All rows deleted, and one of them restored.
@@ -141,6 +150,7 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     );
     b.extend(session.take("b", 15));
     session.run("INSERT INTO leaf_id.leaf_alloc SELECT * FROM aside WHERE biz_tag = 'a'");
+    row_is_above(&mut session, "a", &a);
     a.extend(session.take("a", 15));
     // Deliberately forgotten.
     session.run("SELECT leaf_tag_drop('b', forget => true); SELECT leaf_tag_create('b')");
