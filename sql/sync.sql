@@ -226,37 +226,36 @@ COMMENT ON FUNCTION leaf_id.leaf_read_columns(text) IS
     'The columns that issue ids, of one tag or of all, with their largest values';
 
 -- Of tables whose values count.
-CREATE FUNCTION leaf_id.leaf_grant_to_owners(tag text, is_named boolean) RETURNS void
+CREATE FUNCTION leaf_id.leaf_grant_to_owner(tag text, relation oid, is_named boolean, OUT detail text) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    owner record;
+    -- Others may issue it already.
+    owner CONSTANT name := (
+        SELECT r.rolname
+        FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
+        WHERE c.oid = $2 AND NOT has_table_privilege(r.oid, 'leaf_id.leaf_alloc', 'UPDATE') AND EXISTS (
+            SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 AND 'public' <> ALL (a.granted_to)));
 BEGIN
-    FOR owner IN
-        SELECT DISTINCT r.rolname AS name, has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') AS may_be_granted
-        FROM leaf_id.leaf_columns_of_tag($1) i
-        JOIN pg_class c ON c.oid = i.relation
-        JOIN pg_roles r ON r.oid = c.relowner AND NOT r.rolsuper
-        WHERE r.rolname <> current_user AND (is_named OR pg_has_role(r.oid, 'pg_database_owner', 'USAGE'))
-    LOOP
-        IF owner.may_be_granted THEN
-            PERFORM leaf_id.leaf_grant_tag($1, owner.name);
-        ELSE
-            RAISE NOTICE 'role "%" owns a column of tag "%", and needs a grant for it', owner.name, $1
-                USING HINT = format('To grant it: SELECT %s(%L, %L);',
-                    leaf_id.leaf_function_name('leaf_tag_grant'), $1, owner.name);
-        END IF;
-    END LOOP;
+    IF owner IS NULL THEN
+        RETURN;
+    ELSIF (is_named OR pg_has_role(owner, 'pg_database_owner', 'USAGE'))
+        AND has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION')
+    THEN
+        PERFORM leaf_id.leaf_grant_tag($1, owner);
+    ELSE
+        detail := format('role "%s" owns the table, and needs a grant: SELECT %s(%L, %L);',
+            owner, leaf_id.leaf_function_name('leaf_tag_grant'), $1, owner);
+    END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_grant_to_owners(text, boolean) IS
-    'Grants a tag that leaf_sync() has created to the owners of its columns, so that whoever inserts there may issue it';
+COMMENT ON FUNCTION leaf_id.leaf_grant_to_owner(text, oid, boolean) IS
+    'Grants a tag that leaf_sync() has created to the owner of a table that issues its ids, or says how';
 
 CREATE FUNCTION leaf_id.leaf_create_for_columns(
     tag text,
     apply boolean,
-    is_named boolean,
     wanted bigint,
     may_raise boolean,
     is_incomplete boolean,
@@ -294,11 +293,10 @@ BEGIN
             action := NULL;
             RETURN;
         END IF;
-        PERFORM leaf_id.leaf_grant_to_owners($1, is_named);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, boolean, bigint, boolean, boolean, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint) IS
     'Creates a tag that columns name, if that is safe; no action: it exists';
 
 -- Only where max_value was a type's end, or the tag belongs to its column: nobody has chosen it.
@@ -464,7 +462,7 @@ BEGIN
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id.leaf_create_for_columns(
-                this.tag, apply, only_tag IS NOT NULL, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
+                this.tag, apply, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
             IF fitted.action IS NULL THEN
                 SELECT r.* INTO fitted
                 FROM leaf_id.leaf_raise_for_columns(this.tag, apply, this.wanted, this.smallest_end, this.largest_end) r;
@@ -478,6 +476,9 @@ BEGIN
         next_after := fitted.next_after;
         action := fitted.action;
         detail := fitted.detail;
+        IF apply AND action = 'create' THEN
+            detail := leaf_id.leaf_grant_to_owner(tag, relation, only_tag IS NOT NULL);
+        END IF;
         IF this.untrusted >= greatest(next_after, 1) AND action <> 'skip' THEN
             action := 'skip';
             detail := format(
@@ -559,8 +560,10 @@ BEGIN
     END IF;
     max_in_column := leaf_id.leaf_largest_value($2, $3);
     SELECT c.next_after, c.action, c.detail INTO next_after, action, detail
-    FROM leaf_id.leaf_create_for_columns($1, true, true, coalesce(max_in_column, 0), true, false, type_end) c;
-    IF action IS NULL THEN
+    FROM leaf_id.leaf_create_for_columns($1, true, coalesce(max_in_column, 0), true, false, type_end) c;
+    IF action = 'create' THEN
+        detail := leaf_id.leaf_grant_to_owner($1, $2, true);
+    ELSIF action IS NULL THEN
         SELECT r.next_before, r.next_after, r.action, r.detail INTO next_before, next_after, action, detail
         FROM leaf_id.leaf_raise_for_columns($1, true, max_in_column, type_end, type_end) r;
     END IF;

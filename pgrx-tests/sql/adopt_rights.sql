@@ -154,7 +154,10 @@ CALL leaf_adopt_all('many');
 CALL leaf_adopt_all('many');
 INSERT INTO many.c (n) VALUES (1) RETURNING id;
 SELECT biz_tag FROM leaf_id.leaf_alloc WHERE biz_tag LIKE 'many.%' ORDER BY 1;
+-- Its messages depend on the version: identities of partitioned tables came with 17.
+SET client_min_messages = warning;
 CALL leaf_release_all('many');
+RESET client_min_messages;
 CALL leaf_release_all('many');
 CALL leaf_adopt_all('nowhere');
 INSERT INTO many.c (n) VALUES (1) RETURNING id;

@@ -410,6 +410,12 @@ BEGIN;
 DELETE FROM leaf_id.leaf_alloc;
 TABLE done;
 ROLLBACK;
+-- If the call names the tag, the owner may issue it.
+BEGIN;
+SELECT action, detail FROM leaf_sync('restored');
+SET ROLE leaf_id_mallory;
+INSERT INTO restored DEFAULT VALUES RETURNING id;
+ROLLBACK;
 -- Only of the tag of their own columns: nobody uses up the one of another's.
 CREATE TABLE of_another (id bigint DEFAULT leaf_segment_next('restored'));
 INSERT INTO of_another VALUES (5);
