@@ -21,6 +21,8 @@ fn main() {
         look_in_its_directory(&postgresql);
     }
     println!("cargo::rustc-link-lib=pq");
+    // See src/pg/memory.rs.
+    println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap=CopyErrorData");
 }
 
 fn look_in_its_directory(postgresql: &PgConfig) {

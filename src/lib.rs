@@ -25,6 +25,7 @@ mod gapless;
 mod guc;
 mod lease;
 mod pg;
+mod random;
 mod remote;
 mod segment;
 mod shmem;

@@ -4,12 +4,17 @@
 //! is not shifted, so timeouts keep their lengths.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/clock.so"));
+use crate::preload::Preload;
+
+pub(crate) const PRELOAD: Preload = Preload {
+    name: "clock",
+    library: include_bytes!(concat!(env!("OUT_DIR"), "/clock.so")),
+    variable: "LEAF_ID_CLOCK",
+};
 
 /// The clock of one server: the machine's, shifted.
 pub struct Clock {
@@ -19,27 +24,13 @@ pub struct Clock {
 impl Clock {
     /// The clock of the server in this directory, if it has its own.
     pub(crate) fn of(dir: &Path) -> Option<Self> {
-        let file = dir.join("clock");
-        file.exists().then_some(Self { file })
+        PRELOAD.control(dir).map(|file| Self { file })
     }
 
     /// Creates a clock for the server to be started in this directory.
     pub(crate) fn make(dir: &Path, ahead_ms: i64) {
-        let clock = Self {
-            file: dir.join("clock"),
-        };
-        for (file, content) in [(&clock.file, &[][..]), (&clock.library(), LIBRARY)] {
-            fs::write(file, content).unwrap();
-            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        clock.set(ahead_ms);
-    }
-
-    /// Runs a program under this clock.
-    pub(crate) fn preload(&self, command: &mut Command) {
-        command
-            .env("LD_PRELOAD", self.library())
-            .env("LEAF_ID_CLOCK", &self.file);
+        let file = PRELOAD.make(dir, &[]);
+        Self { file }.set(ahead_ms);
     }
 
     /// Sets the offset from the machine's clock in milliseconds; negative if behind. Takes effect
@@ -62,9 +53,5 @@ impl Clock {
     pub fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         i64::try_from(since.as_millis()).unwrap() + self.ahead_ms()
-    }
-
-    fn library(&self) -> PathBuf {
-        self.file.with_extension("so")
     }
 }

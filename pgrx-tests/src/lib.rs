@@ -30,6 +30,7 @@
 //! - `LEAF_ID_PGXS`: another location of pg_regress, in the format of `pg_config --pgxs`
 //! - `LEAF_ID_SERVER_USER`: user that runs servers if the tests run as root; default: postgres
 //! - `LEAF_ID_SEED`: repeats a randomized test
+//! - `LEAF_ID_LONG`: let every allocation fail in `slow::memory`, not every tenth
 //! - `LEAF_ID_TORTURE_SECONDS`: min duration of the torture test
 //! - `LEAF_ID_SMITH_SECONDS`: duration of random statements for each of two roles; default: 60
 //! - `LEAF_ID_ROWS`: length of the table adopted under load; default: 200000 rows
@@ -41,6 +42,10 @@
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "in a test a failure is a panic"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "they are banned in the server alone"
 )]
 
 pub mod attack;
@@ -56,7 +61,9 @@ pub mod history;
 pub mod installation;
 pub mod leases;
 pub mod load;
+pub mod memory;
 pub mod messages;
+mod preload;
 pub mod processes;
 pub mod programs;
 pub mod proxy;
@@ -80,6 +87,7 @@ pub use leases::{
     edit_json, lease_conf, now_ms, time_of, worker_of,
 };
 pub use load::{Haste, Load, Part, Plan};
+pub use memory::{Memory, Starved};
 pub use messages::{call, impersonate, lease_message, lease_query};
 pub use processes::{Frozen, Paused};
 pub use proxy::{Mode, Proxy};

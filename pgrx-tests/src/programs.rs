@@ -9,8 +9,10 @@ use std::{env, fs};
 
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
+use crate::clock;
 use crate::guard::guard;
+use crate::memory;
+use crate::preload::preload;
 
 /// The system user that runs servers, if the test runs as root, which PostgreSQL refuses.
 static SERVER_USER: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
@@ -80,15 +82,13 @@ pub(crate) fn template(number: usize) -> PathBuf {
 /// In a server's directory: symlink to its own postgres binary, if any.
 pub(crate) const OWN_PROGRAM: &str = "own-postgres";
 
-/// The command to run the server in this directory, with its own binary, its own clock, and
-/// callgrind, if the directory has them.
+/// The command to run the server in this directory, with its own binary, its own clock and
+/// memory, and callgrind, if the directory has them.
 pub(crate) fn postgres(dir: &Path) -> Command {
     let program = fs::read_link(dir.join(OWN_PROGRAM)).unwrap_or_else(|_| "postgres".into());
     let mut command =
         counted(dir).unwrap_or_else(|| as_server_user(program.to_str().unwrap(), dir));
-    if let Some(clock) = Clock::of(dir) {
-        clock.preload(&mut command);
-    }
+    preload(&[&clock::PRELOAD, &memory::PRELOAD], dir, &mut command);
     command
 }
 

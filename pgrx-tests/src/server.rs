@@ -14,6 +14,7 @@ use postgres::{Config, NoTls};
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
 use crate::installation;
+use crate::memory::Memory;
 use crate::processes::{
     Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
 };
@@ -125,6 +126,16 @@ impl Server {
         let dir = new_dir();
         Clock::make(&dir, ahead_ms);
         Self::start_in_new(dir, number, conf)
+    }
+
+    /// As [`Server::with_leaf_id`], with allocations that can fail.
+    #[must_use]
+    pub fn with_memory(conf: &[(&str, &str)]) -> Self {
+        let dir = new_dir();
+        Memory::make(&dir);
+        let server = Self::start_in_new(dir, 0, conf);
+        server.session().run("CREATE EXTENSION leaf_id");
+        server
     }
 
     /// As [`Server::start`], with additional scripts of the extension: names such as
@@ -456,6 +467,12 @@ impl Server {
         Clock::of(self.dir()).expect("a server with a clock of its own")
     }
 
+    /// If its allocations can fail.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.dir()).expect("a server whose allocations can fail")
+    }
+
     /// Directory of the server, writable by the server's user.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -493,6 +510,18 @@ impl Server {
             fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir == self.data_dir())
         };
         all_processes().filter(here).collect()
+    }
+
+    /// Pid of a background worker of this type, also of one that is connected to no database, which
+    /// no view shows.
+    #[must_use]
+    pub fn worker(&self, name: &str) -> Option<i32> {
+        let is_it = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|title| title.contains(name))
+        };
+        let pid = self.processes().into_iter().find(is_it)?;
+        Some(pid.try_into().unwrap())
     }
 
     /// The server log.

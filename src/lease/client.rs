@@ -14,6 +14,7 @@ use crate::files;
 use crate::files::lease::HolderIdentity;
 use crate::guc::{self, Registry};
 use crate::pg;
+use crate::random;
 use crate::shmem::{Area, LeaseQuestion, LeaseReply, LeaseStatus, Text, WorkerIdSource};
 
 /// Retry interval after a failed write of the lease file, in milliseconds.
@@ -174,9 +175,7 @@ impl LeaseClient {
         let (effect, source) = match reply {
             LeaseReply::Answered(answer, detail) => {
                 let question = draft.at(answer.sent.boot_ms);
-                let effect = self
-                    .holder
-                    .hear(&question, &answer, rules(), rand::random::<i64>);
+                let effect = self.holder.hear(&question, &answer, rules(), random::bits);
                 self.note_answer(&answer, &detail.get(), &effect);
                 (effect, WorkerIdSource::Registry)
             }
@@ -201,7 +200,7 @@ impl LeaseClient {
 
     /// Sends the request that is due.
     fn ask(&mut self, now: i64) -> Effect {
-        self.holder.prepare(rand::random::<i64>);
+        self.holder.prepare(random::bits);
         if self.write_down().is_err() {
             // Retry as after an unanswered request.
             let effect = self.holder.fail(now, rules());

@@ -12,7 +12,8 @@
 //! 2. Callbacks after a commit allocate nothing, since the server could not abort any more.
 //! 3. Callbacks at abort and at exit run in the middle of what has failed: they use `try_borrow` and
 //!    `try_lock`.
-//! 4. The library's thread-local variables exist before memory is short: see [`touch`].
+//! 4. The library's thread-local variables exist before memory is short: see [`touch`]. No other one has
+//!    a destructor, so `rand::rng()` is banned (clippy.toml).
 //! 5. `Vec::try_reserve` ends the process, too. What has a user's size is refused by its length
 //!    first, or is in PostgreSQL's memory, whose end is an ordinary ERROR.
 //! 6. No other thread allocates: FATAL is for the main thread alone.
@@ -20,6 +21,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
 
@@ -33,6 +35,9 @@ unsafe extern "C-unwind" {
     fn raw_errmsg_internal(format: *const c_char, ...) -> c_int;
     #[link_name = "errfinish"]
     fn raw_errfinish(file: *const c_char, line: c_int, function: *const c_char);
+    // PostgreSQL's, by the linker's option --wrap.
+    #[link_name = "__real_CopyErrorData"]
+    fn real_copy_error_data() -> *mut pg_sys::ErrorData;
 }
 
 struct OrFatal;
@@ -89,9 +94,26 @@ fn end_process() -> ! {
     std::process::abort()
 }
 
+/// Called by pgrx instead of `CopyErrorData`, by the linker's option --wrap: its guard copies each
+/// error that it catches. Where there is no memory for the copy, that is an error, which the guard
+/// would catch and copy, and so on until PostgreSQL's stack of errors is full, which is a PANIC.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __wrap_CopyErrorData() -> *mut pg_sys::ErrorData {
+    static COPYING: AtomicBool = AtomicBool::new(false);
+    if COPYING.swap(true, Ordering::Relaxed) {
+        end_process();
+    }
+    // SAFETY: as for the caller. An error jumps over this frame, which has nothing to drop.
+    let copy = unsafe { real_copy_error_data() };
+    COPYING.store(false, Ordering::Relaxed);
+    copy
+}
+
 /// Makes the thread-local variables of this library exist, in the postmaster and so in all its
-/// processes. The C library ends a process at once (127) if there is no memory for them later.
+/// processes. The C library ends a process at once if there is no memory for them later (127), or
+/// for their destructors (abort): pgrx's hook for panics has a variable with one.
 pub fn touch() {
     thread_local!(static ANY: Cell<bool> = const { Cell::new(false) });
     ANY.set(true);
+    drop(std::panic::catch_unwind(|| std::panic::panic_any(())));
 }

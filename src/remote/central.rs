@@ -37,6 +37,7 @@ use super::{RemoteError, Rows};
 use crate::guc;
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
+use crate::random;
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
 use crate::tags::claim::{self, ClaimAnswer, TagSource};
 use crate::tags::receive::Received;
@@ -421,7 +422,9 @@ impl SourceServer {
     /// The server is unreachable or unusable: all its requests wait.
     fn note_away(&mut self, area: &Area, now: Instant, message: &str) {
         self.connection.close();
-        let shortened = self.back_off.mul_f64(rand::rng().random_range(0.75..1.0));
+        let shortened = self
+            .back_off
+            .mul_f64(random::with(|rng| rng.random_range(0.75..1.0)));
         let until = now + shortened;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
         if let SourceState::Asking(asked) =

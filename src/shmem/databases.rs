@@ -15,8 +15,8 @@
 //!    and sets the latch of the allocator, or of the launcher if no allocator is attached. A
 //!    database without a queue gets one (directory exclusively). If the slot now belongs to another
 //!    database, the session withdraws the request.
-//! 3. The allocator detaches the whole list at once, accepts each request and answers it. From then
-//!    on the slot can be evicted despite the open request; see `eviction`.
+//! 3. The allocator takes requests off the list, accepts each at once, and answers it. From then on
+//!    the slot can be evicted despite the open request; see `eviction`.
 //! 4. An allocator detaches under the directory lock, exclusively. If its list is not empty, the
 //!    queue becomes Wanted, so no request is lost between two allocators.
 //! 5. If no allocator can be started, the launcher drains the list once a second and withdraws the
@@ -244,16 +244,32 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Detaches the request list; oldest first.
-    fn collect(&self, queue: &Queue, into: &mut Vec<&'static Slot>) {
-        let mut next = queue.posted.swap(0, Ordering::Acquire);
-        let start = into.len();
-        while let Some(slot) = self.directory.slots().at(next) {
-            next = slot.next_posted.load(Ordering::Relaxed);
-            into.push(slot);
+    /// Takes at most `most` requests off the list, oldest first.
+    ///
+    /// Nothing may fail or allocate meanwhile, `body` included: if this process ended, requests
+    /// that are off the list and not accepted would never be served or withdrawn.
+    pub fn take_posted(&self, number: u32, most: usize, mut body: impl FnMut(&'static Slot)) {
+        let Some(queue) = self.get(number) else {
+            return;
+        };
+        let slots = self.directory.slots();
+        let mut newest = queue.posted.swap(0, Ordering::Acquire);
+        let mut oldest = 0;
+        while let Some(slot) = slots.at(newest) {
+            let older = slot.next_posted.load(Ordering::Relaxed);
+            slot.next_posted.store(oldest, Ordering::Relaxed);
+            (oldest, newest) = (newest, older);
         }
-        if let Some(new) = into.get_mut(start..) {
-            new.reverse();
+        let mut taken = 0;
+        while let Some(slot) = slots.at(oldest) {
+            // Before the slot can be posted again.
+            oldest = slot.next_posted.load(Ordering::Relaxed);
+            if taken < most {
+                taken += 1;
+                body(slot);
+            } else {
+                self.push(queue, slot);
+            }
         }
     }
 
@@ -336,12 +352,12 @@ impl<'a> Queues<'a> {
 
     /// Fails all requests on the list. Returns their number.
     pub fn fail_posted(&self, number: u32, refill_error: RefillError) -> usize {
-        let mut posted = Vec::new();
-        self.collect_requests(number, &mut posted);
-        for slot in &posted {
+        let mut failed = 0;
+        self.take_posted(number, usize::MAX, |slot| {
             self.fail(slot, refill_error);
-        }
-        posted.len()
+            failed += 1;
+        });
+        failed
     }
 
     fn free_queue(&self, number: u32) {
@@ -408,13 +424,6 @@ impl<'a> Queues<'a> {
             queue.latch.store(latch, Ordering::Release);
             queue.database.load(Ordering::Relaxed)
         })
-    }
-
-    /// Detaches the queue's request list into `into`; oldest first.
-    pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
-        if let Some(queue) = self.get(number) {
-            self.collect(queue, into);
-        }
     }
 
     /// Accepts the request of a slot taken off the list; also returns the slot's key.

@@ -10,6 +10,7 @@ use crate::deadline::{self, Deadline, SLEEP_MS};
 use crate::error::{Failure, SnowflakeError};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
+use crate::random;
 use crate::shmem::{self, Area};
 
 /// Time after which a waiting session renews the reservation in place of the launcher, in
@@ -48,7 +49,7 @@ fn try_next(area: &Area) -> Result<i64, Stall> {
     let issued = snowflake.generator.next(
         || pg::now_ms() - epoch_ms,
         || snowflake.may_issue(),
-        |most| rand::rng().random_range(0..=most),
+        |most| random::with(|rng| rng.random_range(0..=most)),
     )?;
     if issued.lead_ms > 0 && snowflake.notice_lead(issued.lead_ms) {
         area.launcher().wake();

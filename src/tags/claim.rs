@@ -16,6 +16,7 @@ use super::{mark, opaque};
 use crate::error::{Failure, OpaqueError, RefillError};
 use crate::guc;
 use crate::pg::{self, Caught, Name, Table, Value};
+use crate::random;
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
 /// The allocator's knowledge of a tag when it claims.
@@ -304,7 +305,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
 
 /// A random `incarnation`; never 0.
 pub fn new_incarnation() -> i64 {
-    rand::random::<i64>() | 1
+    random::bits() | 1
 }
 
 /// The locked row of a tag.

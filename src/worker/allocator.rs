@@ -31,6 +31,8 @@ const CROWDED_TENURE: Duration = Duration::from_secs(1);
 const RESERVE_TENURE: Duration = Duration::from_millis(300);
 /// Max extra tenure of the reserve worker while source servers have yet to answer.
 const RESERVE_PATIENCE: Duration = Duration::from_millis(1700);
+/// Requests that are accepted at a time, at least.
+const ROOM: usize = 64;
 /// This process's [`WorkerHandle`], packed, for the exit callback; 0 if it has none.
 static MY_HANDLE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
@@ -161,23 +163,28 @@ impl Allocator {
     }
 
     fn accept_requests(&mut self) {
-        let mut posted = Vec::new();
-        self.area
-            .queues()
-            .collect_requests(self.handle.queue, &mut posted);
-        for slot in posted {
-            let Some(request) = Request::accept(self.area, slot, self.accepted) else {
-                continue;
-            };
-            if request.key.database != pg::database() {
-                // Defensive: the slot was given to another database after it was posted.
-                request.give_up(self.area);
-                continue;
+        self.requests.reserve(ROOM);
+        let room = self.requests.capacity() - self.requests.len();
+        let (area, before) = (self.area, self.requests.len());
+        let (requests, accepted) = (&mut self.requests, &mut self.accepted);
+        area.queues().take_posted(self.handle.queue, room, |slot| {
+            if let Some(request) = Request::accept(area, slot, *accepted) {
+                *accepted += 1;
+                requests.push_back(request);
             }
-            self.accepted += 1;
-            self.requests.push_back(request);
-            self.worked_at = Instant::now();
+        });
+        if self.requests.len() == before {
+            return;
         }
+        self.worked_at = Instant::now();
+        // Defensive: the slot was given to another database after it was posted.
+        let here = |request: &Request| request.key.database == pg::database();
+        self.requests.retain_mut(|request| {
+            here(request) || {
+                request.give_up(area);
+                false
+            }
+        });
     }
 
     /// True if a session waits for the database, or databases have waited too long for a worker

@@ -8,6 +8,10 @@
     missing_docs,
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "they are banned in the server alone"
+)]
 
 mod adopt;
 mod copy;

@@ -51,15 +51,6 @@ impl Writer {
     }
 }
 
-/// The last move, as reported by its notice.
-fn report(server: &Server) -> String {
-    let log = server.log();
-    let lines = log.lines().rev();
-    let mut details = lines.filter(|line| line.contains("Locked by try"));
-    let line = details.next().expect("a move");
-    line.split("DETAIL:  ").last().unwrap().into()
-}
-
 /// Waits until the writers have inserted more rows, so that the next step is under load.
 fn under_way(session: &mut Session) {
     let before: i64 = session.value("SELECT max(id) FROM orders");
@@ -87,20 +78,14 @@ fn moves(key: &str) {
     let work = || {
         under_way(&mut session);
         let ((), took) = timed(|| session.run("SELECT leaf_adopt('orders', 'id')"));
-        tell(&format!(
-            "{key}, {rows} rows, adopted in {took:?}: {}",
-            report(&server)
-        ));
+        tell(&format!("{key}, {rows} rows, adopted in {took:?}"));
         under_way(&mut session);
         // Drops the sequence, if it had to be kept.
         session.run("SELECT leaf_adopt('orders', 'id')");
         let from_tag: i64 = session.next("orders");
         under_way(&mut session);
         let ((), took) = timed(|| session.run("SELECT leaf_release('orders', 'id')"));
-        tell(&format!(
-            "{key}, {rows} rows, released in {took:?}: {}",
-            report(&server)
-        ));
+        tell(&format!("{key}, {rows} rows, released in {took:?}"));
         under_way(&mut session);
         from_tag
     };

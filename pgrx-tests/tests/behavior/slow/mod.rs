@@ -12,6 +12,7 @@ mod gapless_under_faults;
 mod history;
 mod hostile_settings;
 mod in_the_way;
+mod memory;
 mod never_waits;
 mod opaque_fleet;
 mod outage;

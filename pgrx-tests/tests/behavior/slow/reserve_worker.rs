@@ -138,15 +138,9 @@ fn take_until(server: &Server, database: &str, done: &AtomicBool) -> (Vec<i64>, 
     (ids, longest)
 }
 
-/// Pid of the reserve worker, which no view shows while it waits. It is running, unless it has just
-/// exited.
+/// Pid of the reserve worker. It is running, unless it has just exited.
 fn process(server: &Server) -> Option<i32> {
-    let is_it = |pid: &u32| {
-        std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
-            .is_ok_and(|title| title.contains(RESERVE))
-    };
-    let pid = server.processes().into_iter().find(is_it)?;
-    Some(pid.try_into().unwrap())
+    server.worker(RESERVE)
 }
 
 /// Its pid while it serves a database.

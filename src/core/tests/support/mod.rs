@@ -4,7 +4,8 @@
 /// Printed.
 #[allow(
     dead_code,
-    reason = "each test file is a crate, and not all are seeded"
+    clippy::disallowed_methods,
+    reason = "each test file is a crate, and not all are seeded; without memory, a test may abort"
 )]
 pub fn seed() -> u64 {
     let seed = match std::env::var("LEAF_ID_SEED") {
