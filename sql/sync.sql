@@ -508,7 +508,7 @@ BEGIN
     -- Neither in leaf_alloc nor in a column.
     IF NOT FOUND AND only_tag IS NOT NULL AND tag IS NULL THEN
         RAISE EXCEPTION 'tag "%" does not exist', only_tag
-            USING ERRCODE = 'undefined_object', DETAIL = 'No column''s default issues its ids either.';
+            USING ERRCODE = 'undefined_object', DETAIL = 'No column''s default calls leaf_segment_next() with it either.';
     END IF;
 END
 $$;

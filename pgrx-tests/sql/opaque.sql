@@ -55,16 +55,20 @@ CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_opaque_next('t'));
 INSERT INTO t SELECT FROM generate_series(1, 50);
 CREATE TABLE wrong (id bigint DEFAULT leaf_segment_next('t'));
 CREATE TABLE lost (id bigint DEFAULT leaf_segment_next('copy'));
+CREATE TABLE lost_key (id bigint DEFAULT leaf_opaque_next('keyless'));
 CREATE TABLE serial (id bigserial PRIMARY KEY);
 SELECT max_id AS before FROM leaf_id.leaf_alloc WHERE biz_tag = 't' \gset
 SELECT relation, action, detail FROM leaf_sync('t') ORDER BY relation::text;
 SELECT relation, action, detail FROM leaf_check('t') ORDER BY relation::text;
 SELECT relation, action FROM leaf_sync() WHERE tag = 't' ORDER BY relation::text;
 SELECT relation, action, detail FROM leaf_sync() WHERE tag = 'copy';
+-- Neither the tag nor its key is there: no tag of plain ids is made for it.
+SELECT relation, action, detail FROM leaf_sync() WHERE tag = 'keyless';
+SELECT leaf_sync('keyless');
 SELECT max_id = :before AS unchanged FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 SELECT call, r.*
 FROM (VALUES ('leaf_adopt(''serial'', ''id'', ''t'')'), ('leaf_adopt(''serial'', ''id'', ''copy'')'), ('leaf_release(''t'', ''id'')')) c (call), refusal('SELECT ' || call) r \gx
-DROP TABLE t, wrong, lost, serial;
+DROP TABLE t, wrong, lost, lost_key, serial;
 
 -- No role reads a key, or learns the id of a number, without the right.
 CREATE ROLE leaf_id_manager;

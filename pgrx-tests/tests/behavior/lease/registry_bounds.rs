@@ -193,8 +193,7 @@ fn invented_nodes_have_one_vote() {
         .details("the median of 100 other servers");
 }
 
-/// A server whose role has changed gets the reason, and continues once the registry's owner
-/// permits.
+/// The name of a server counts within its role: another role cannot take its worker id over.
 #[test]
 fn a_server_with_another_role_has_another_worker_id() {
     let registry = Registry::start();

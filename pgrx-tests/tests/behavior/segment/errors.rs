@@ -55,11 +55,28 @@ fn without_preload_everything_says_how_to_get_it() {
     let id: i64 = session.value("INSERT INTO moved DEFAULT VALUES RETURNING id");
     assert_eq!(id, 7);
     // One line for each session.
-    let create = ["'x'", "'y'"].map(|tag| format!("-cSELECT leaf_tag_create({tag})"));
-    let psql = server.program("psql").args(create).output().unwrap();
-    let said = String::from_utf8_lossy(&psql.stderr);
-    assert_eq!(said.matches("WARNING").count(), 1, "{said}");
-    assert!(said.contains("shared_preload_libraries"), "{said}");
+    session.run("CREATE DATABASE other");
+    for (database, statements) in [
+        (
+            "postgres",
+            ["SELECT leaf_tag_create('x')", "SELECT leaf_tag_create('y')"],
+        ),
+        (
+            "other",
+            ["CREATE EXTENSION leaf_id", "SELECT leaf_tag_create('x')"],
+        ),
+    ] {
+        let commands = statements.map(|statement| format!("-c{statement}"));
+        let psql = server
+            .program("psql")
+            .arg(database)
+            .args(commands)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&psql.stderr);
+        assert_eq!(said.matches("WARNING").count(), 1, "{said}");
+        assert!(said.contains("shared_preload_libraries"), "{said}");
+    }
     assert!(
         server
             .run("pg_dump", &["postgres"])

@@ -27,37 +27,53 @@ fn accessed(session: &mut Session, tables: &[&str]) -> i64 {
     ))
 }
 
-/// Buffers accessed for 200 numbers.
-fn cost(session: &mut Session, tables: &[&str], mut call: impl FnMut(&mut Session)) -> i64 {
+/// Buffers accessed for 200 calls.
+fn cost(session: &mut Session, tables: &[&str], call: &str) -> i64 {
     let before = accessed(session, tables);
     for _ in 0..200 {
-        call(session);
+        session.run(call);
     }
     accessed(session, tables) - before
 }
 
-#[test]
-fn numbers_cost_the_same_under_an_old_snapshot() {
+/// `call` writes a version of its row in each of `tables`.
+fn costs_the_same_under_an_old_snapshot(setup: &str, tables: &[&str], call: &str) {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
-    session.run("SELECT leaf_gapless_create('s')");
-    let tables = ["leaf_id.leaf_gapless", "leaf_id.leaf_gapless_mark"];
-    let next = |session: &mut Session| session.run("SELECT leaf_gapless_next('s')");
-    next(&mut session);
-    let fresh = cost(&mut session, &tables, next);
+    session.run(setup);
+    session.run(call);
+    let fresh = cost(&mut session, tables, call);
     let mut holder = old_snapshot(&server);
     for _ in 0..4000 {
-        next(&mut session);
+        session.run(call);
     }
-    let kept = cost(&mut session, &tables, next);
-    println!("{fresh} buffers for 200 numbers, {kept} with 4,000 versions kept");
+    let kept = cost(&mut session, tables, call);
+    println!("{fresh} buffers for 200 calls, {kept} with 4,000 versions kept");
     assert!(kept <= fresh + 20, "{kept}, {fresh} before");
     // Another session does not know where the last version is.
     let mut another = server.session();
-    let first = cost(&mut another, &tables, next);
+    let first = cost(&mut another, tables, call);
     println!("{first} in a session that begins");
     assert!(first <= fresh + 200, "{first}, {fresh} before");
     holder.run("COMMIT");
+}
+
+#[test]
+fn numbers_cost_the_same_under_an_old_snapshot() {
+    costs_the_same_under_an_old_snapshot(
+        "SELECT leaf_gapless_create('s')",
+        &["leaf_id.leaf_gapless", "leaf_id.leaf_gapless_mark"],
+        "SELECT leaf_gapless_next('s')",
+    );
+}
+
+#[test]
+fn claims_cost_the_same_under_an_old_snapshot() {
+    costs_the_same_under_an_old_snapshot(
+        "SELECT leaf_tag_create('t')",
+        &["leaf_id.leaf_alloc", "leaf_id.leaf_high_mark"],
+        r#"SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}')"#,
+    );
 }
 
 #[test]

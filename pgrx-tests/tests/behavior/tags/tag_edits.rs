@@ -174,6 +174,11 @@ fn replication_is_never_stopped_and_never_takes_a_tag_back() {
     );
     b.fails("SELECT leaf_segment_next('t')").is("42704");
     assert_eq!(b.next("u"), 1);
+    // A publisher's row comes back with ids that were issued here.
+    a.run(
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, granted_to) VALUES ('t', 1, '{public}')",
+    );
+    assert!(b.next("t") > 50_000);
     a.run("TRUNCATE leaf_id.leaf_alloc");
     b.fails("SELECT leaf_segment_next('u')").is("42704");
 }
