@@ -96,12 +96,25 @@ CREATE TRIGGER leaf_gapless_edit
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_gapless
     FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_edit();
 
-CREATE FUNCTION leaf_id.leaf_gapless_leave() RETURNS trigger
+CREATE FUNCTION leaf_id.leaf_gapless_raise(series text) RETURNS void
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_raise_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_gapless_raise(text) IS
+    'Raises the row of a gapless series to the mark of its name';
+
+CREATE FUNCTION leaf_id.leaf_gapless_follow() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF TG_OP = 'DELETE' OR OLD.series <> NEW.series THEN
+    IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
+        RETURN NULL;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        -- The row has waited for another one of its name to go, since the trigger before it.
+        PERFORM leaf_id.leaf_gapless_raise(m.series)
+        FROM leaf_id.leaf_gapless_mark m WHERE m.series = NEW.series AND m.high - 1 > NEW.last_number;
+    END IF;
+    IF TG_OP <> 'INSERT' THEN
         INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
         VALUES (OLD.series, OLD.last_number + 1)
         -- Also where that changes nothing: see leaf_alloc_mark().
@@ -110,13 +123,13 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_gapless_leave() IS
-    'Trigger: leaves the last number of a row that goes, or is renamed, to the mark of its name';
-CREATE TRIGGER leaf_gapless_leave
-    AFTER UPDATE OR DELETE ON leaf_id.leaf_gapless
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_leave();
+COMMENT ON FUNCTION leaf_id.leaf_gapless_follow() IS
+    'Trigger: raises a row that comes to the mark of its name, and leaves there the last number of one that goes';
+CREATE TRIGGER leaf_gapless_follow
+    AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_follow();
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit;
-ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_leave;
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow;
 
 CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -28,8 +28,8 @@ use leaf_id_core::row;
 
 use crate::error::{Failure, GaplessError};
 use crate::pg::{
-    self, Access, Shape, SubtransactionEvent, Table, TransactionCallbacks, TransactionEvent, Type,
-    Value,
+    self, Access, Row, Shape, SubtransactionEvent, Table, TransactionCallbacks, TransactionEvent,
+    Type, Value,
 };
 use crate::tags::mark;
 
@@ -63,6 +63,34 @@ static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
 };
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
+/// The locked row of a series, if there is one, and its table.
+fn lock(series: &[u8]) -> Result<(Table, Option<Row>), Failure> {
+    let missing = || Failure::missing(&GAPLESS);
+    let relation = pg::find_table(&GAPLESS).ok_or_else(missing)?;
+    // See rows written by an earlier call in the same statement.
+    pg::see_own_changes();
+    let table = Table::open(relation, &GAPLESS, Access::Write)?.ok_or_else(missing)?;
+    let stored = table.lock(&Value::Text(series));
+    Ok((table, stored))
+}
+
+/// Raises the row of a series that has come under its name to the mark: as
+/// `tags::trigger::raise_to_mark`.
+///
+/// # Errors
+/// A table was altered.
+pub fn raise_to_mark(series: &[u8]) -> Result<(), Failure> {
+    let (table, stored) = lock(series)?;
+    let Some(stored) = stored else {
+        return Ok(());
+    };
+    let last = mark::lock_in(&MARKS, &Value::Text(series))?.high() - 1;
+    if stored.bigint(LAST_NUMBER) < Some(last) {
+        table.update(&stored, &[(LAST_NUMBER, Value::Bigint(last))]);
+    }
+    Ok(())
+}
+
 /// The next number of a series, which stays locked until the end of the transaction.
 ///
 /// # Errors
@@ -72,12 +100,8 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
     if !pg::is_read_committed() {
         return Err(Failure::Gapless(GaplessError::Isolation));
     }
-    let missing = || Failure::missing(&GAPLESS);
-    let relation = pg::find_table(&GAPLESS).ok_or_else(missing)?;
-    // See rows written by an earlier call in the same statement.
-    pg::see_own_changes();
-    let table = Table::open(relation, &GAPLESS, Access::Write)?.ok_or_else(missing)?;
-    let stored = table.lock(&Value::Text(series)).ok_or_else(|| {
+    let (table, stored) = lock(series)?;
+    let stored = stored.ok_or_else(|| {
         Failure::Gapless(GaplessError::NoSeries {
             series: pg::shown(series),
         })

@@ -90,7 +90,7 @@ UPDATE leaf_id.leaf_gapless SET last_number = 0 WHERE series = 's';
 DELETE FROM leaf_id.leaf_gapless_mark;
 :next
 UPDATE leaf_id.leaf_gapless SET last_number = 0 WHERE series = 's';
-ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit, ENABLE ALWAYS TRIGGER leaf_gapless_leave;
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit, ENABLE ALWAYS TRIGGER leaf_gapless_follow;
 -- Nor if it is renamed before it is used.
 BEGIN;
 UPDATE leaf_id.leaf_gapless SET series = 'u' WHERE series = 's';

@@ -77,7 +77,8 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name.
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_edit") };
     if is_readable(&call) {
-        let edit = edit(&call);
+        let mut edit = edit(&call);
+        finish(trigger::raise_to_mark(&mut edit));
         transaction::remember(&edit);
     }
     call.unchanged()

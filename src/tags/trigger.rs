@@ -214,6 +214,35 @@ fn at_mark(edit: &Edit, new: &AllocRow) -> Result<Option<i64>, Failure> {
     Ok(Some(row::arriving(max_id, mark)))
 }
 
+/// Raises a row that has come under its name to the mark, where that has risen since [`stamp`]: the
+/// row has waited for another one of its name to go. Claims begin above both, but a dump has the
+/// row alone. By oid, so that no trigger of others is fired twice.
+///
+/// # Errors
+/// A table was altered.
+pub fn raise_to_mark(edit: &mut Edit) -> Result<(), Failure> {
+    let old_tag = edit.old.as_ref().and_then(|old| old.tag);
+    let Some(new) = edit.new.as_mut().filter(|new| new.tag != old_tag) else {
+        return Ok(());
+    };
+    let Some(tag) = new.tag else {
+        return Ok(());
+    };
+    let mark = mark::get(&tag)?;
+    if Some(mark) <= new.max_id {
+        return Ok(());
+    }
+    let Some(table) = heap::open(edit.relation, Access::Write)? else {
+        return Ok(());
+    };
+    pg::see_own_changes();
+    if let Some(stored) = table.lock(&heap::key(&tag)) {
+        table.update(&stored, &[(heap::MAX_ID, Value::Bigint(mark))]);
+        new.max_id = Some(mark);
+    }
+    Ok(())
+}
+
 /// True if there is a row of this name, so that another one will be refused or skipped.
 fn exists(relation: u32, tag: &Tag) -> Result<bool, Failure> {
     let table = heap::open(relation, Access::Read)?;
