@@ -193,10 +193,19 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM leaf_id.leaf_alloc");
     disk.fill();
     session.run("SET leaf_id.refill_timeout = '1s'");
+    // A claim that fails may find room on another page the next time.
+    let (mut failed_before, mut outages) = (false, 0);
     let failure = loop {
         match session.try_next("t") {
-            Ok(id) => issued.push(id),
-            Err(failure) => break failure,
+            Ok(id) => {
+                issued.push(id);
+                failed_before = false;
+            }
+            Err(failure) if failed_before => break failure,
+            Err(_) => {
+                failed_before = true;
+                outages += 1;
+            }
         }
         assert!(issued.len() < 10_000, "the disk is not full");
     };
@@ -208,10 +217,9 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
             .value::<String>(told)
             .contains("could not extend file")
     );
-    session.try_next("t").unwrap_err().is("55P03");
     let log = server.log();
     let warnings = log.matches("could not claim ids for tag \"t\"").count();
-    assert_eq!(warnings, 1, "logged once");
+    assert_eq!(warnings, outages, "logged once for each");
     disk.make_room();
     old.run("COMMIT");
     session.run("RESET leaf_id.refill_timeout");
@@ -219,7 +227,7 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     println!("50 ids in {took:?} when there was room");
     wait_until(LIMIT, "the end to be logged", || {
         let told = "ids of tag \"t\" can be claimed again";
-        server.log().matches(told).count() == 1
+        server.log().matches(told).count() == outages
     });
     issued.extend(more);
     assert_issued_once([issued]);
