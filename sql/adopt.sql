@@ -1012,6 +1012,23 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]) IS
     'Locks a table, and moves its column; or drops sequences that were left over';
 
+
+CREATE FUNCTION leaf_id.leaf_moved_line(
+    column_text text, is_left_over boolean, is_release boolean, source text, first_id bigint) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN $2 THEN format('the former sequence of %s was dropped', $1)
+        ELSE format('%s takes its ids from %s, from %s on', $1,
+            CASE WHEN NOT $3 THEN format('tag "%s"', $4)
+                WHEN $4 = 'identity' THEN 'an identity'
+                ELSE format('sequence %s', $4) END,
+            $5)
+    END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_moved_line(text, boolean, boolean, text, bigint) IS
+    'What leaf_move() has done, in one line';
+
 -- Repeats attempts until one succeeds. One NOTICE tells what was done, and the result the details.
 CREATE FUNCTION leaf_id.leaf_move(
     relation regclass, column_name name, tag text, step integer, is_release boolean,
@@ -1096,13 +1113,7 @@ BEGIN
     source := coalesce(moved.source, source);
     first_id := moved.first_id;
     details := nullif(array_to_string(notices || moved.notices, E'\n'), '');
-    line := CASE WHEN left_over <> '{}' THEN format('the former sequence of %s was dropped', this.text)
-        ELSE format('%s takes its ids from %s, from %s on', this.text,
-            CASE WHEN NOT $5 THEN format('tag "%s"', source)
-                WHEN source = 'identity' THEN 'an identity'
-                ELSE format('sequence %s', source) END,
-            first_id)
-    END;
+    line := leaf_id.leaf_moved_line(this.text, left_over <> '{}', $5, source, first_id);
     RAISE NOTICE '%', line || CASE WHEN details IS NULL THEN '' ELSE '; see "details" of the result' END;
     RAISE LOG 'leaf_id: %', line;
 END

@@ -168,6 +168,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_left_sequences(oid[]),
     leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]),
     leaf_id.leaf_move(regclass, name, text, integer, boolean),
+    leaf_id.leaf_moved_line(text, boolean, boolean, text, bigint),
     leaf_id.leaf_adopt_new(text[])
 TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE

@@ -103,24 +103,9 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             },
             Stall::EndOfTime => return Err(Failure::Snowflake(SnowflakeError::EndOfTime)),
             Stall::Closed | Stall::Unreserved | Stall::Unleased => {
-                state::check(area, &deadline)?;
-                let Some(left) = deadline.left_ms() else {
-                    // Also if no launcher was running to close the generator.
-                    let ended = snowflake.generator.is_open() && !snowflake.may_issue();
-                    return Err(if ended {
-                        state::lease_ended(&area.registry().lease_status())
-                    } else {
-                        state::timed_out(area, &deadline)
-                    });
-                };
-                let late = deadline.elapsed_ms() >= LATE_MS;
-                let renewed =
-                    stall == Stall::Unreserved && late && reservation::renew_late(snowflake)?;
-                if !renewed {
-                    snowflake.reservation_wanted.store(1, Ordering::Release);
-                    area.launcher().wake();
-                    let patience = if late { SLEEP_MS } else { LATE_MS };
-                    waiting.sleep(left.min(patience), WaitEvent::Snowflake);
+                let is_unreserved = stall == Stall::Unreserved;
+                if let Some(ms) = wait_for_launcher(area, &deadline, is_unreserved)? {
+                    waiting.sleep(ms, WaitEvent::Snowflake);
                 }
             }
         }
@@ -129,4 +114,31 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Err(next) => stall = next,
         }
     }
+}
+
+/// Wakes the launcher, which opens the generator and reserves timestamps. Returns how long to wait
+/// for it, in milliseconds; `None` if this session has reserved some in its place.
+fn wait_for_launcher(
+    area: &Area,
+    deadline: &Deadline,
+    is_unreserved: bool,
+) -> Result<Option<i64>, Failure> {
+    let snowflake = &area.snowflake;
+    state::check(area, deadline)?;
+    let Some(left) = deadline.left_ms() else {
+        // Also if no launcher was running to close the generator.
+        let ended = snowflake.generator.is_open() && !snowflake.may_issue();
+        return Err(if ended {
+            state::lease_ended(&area.registry().lease_status())
+        } else {
+            state::timed_out(area, deadline)
+        });
+    };
+    let late = deadline.elapsed_ms() >= LATE_MS;
+    if is_unreserved && late && reservation::renew_late(snowflake)? {
+        return Ok(None);
+    }
+    snowflake.reservation_wanted.store(1, Ordering::Release);
+    area.launcher().wake();
+    Ok(Some(left.min(if late { SLEEP_MS } else { LATE_MS })))
 }
