@@ -340,14 +340,16 @@ pub fn check_truncate() -> Result<(), Failure> {
     }
 }
 
-/// Checks that a tag's source server exists and is the editor's. It cannot be changed
-/// later: this table does not know which ids other members have.
+/// Checks that a tag's source server exists and is the editor's, also when the tag is renamed: the
+/// name says which tag is claimed there, with the owner's user mapping. The server cannot be
+/// changed later: this table does not know which ids other members have.
 fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
     let before = old.and_then(|row| row.server);
-    if before == new.server {
+    let same_name = old.is_some_and(|row| row.tag == new.tag);
+    if before == new.server && (same_name || before.is_none()) {
         return Ok(());
     }
-    if let Some(server) = before {
+    if let Some(server) = before.filter(|_| before != new.server) {
         let tag = new.tag.unwrap_or(Tag::EMPTY).name();
         let server = server.text();
         if !edit.replica {

@@ -107,6 +107,11 @@ fn a_sourced_tag_needs_the_owner_of_its_server() {
     // Other edits do not require that any more.
     admin.run("ALTER SERVER leaf_central OWNER TO CURRENT_USER");
     alice.run("UPDATE leaf_id.leaf_alloc SET step = 20, server = 'leaf_central'");
+    // Under another name, ids of another tag would be claimed there.
+    alice
+        .fails("UPDATE leaf_id.leaf_alloc SET biz_tag = 'secret' WHERE biz_tag = 'u'")
+        .is("42501")
+        .says("must be owner");
     alice.run("SELECT leaf_tag_drop('t')");
 
     // A name that PostgreSQL would truncate to that of an existing server.
