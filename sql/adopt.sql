@@ -1012,7 +1012,6 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]) IS
     'Locks a table, and moves its column; or drops sequences that were left over';
 
-
 CREATE FUNCTION leaf_id.leaf_moved_line(
     column_text text, is_left_over boolean, is_release boolean, source text, first_id bigint) RETURNS text
 LANGUAGE sql STABLE
@@ -1147,6 +1146,7 @@ DECLARE
     found record;
     message text;
     detail text;
+    hint text;
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1) THEN
         RAISE EXCEPTION 'schema "%" does not exist', $1 USING ERRCODE = 'invalid_schema_name';
@@ -1158,9 +1158,16 @@ BEGIN
         BEGIN
             PERFORM leaf_id.leaf_move(found.relation::pg_catalog.regclass, found.column_name, NULL, NULL, $2);
         EXCEPTION WHEN OTHERS THEN
-            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-            RAISE NOTICE 'column "%" of table % stays as it is: %', found.column_name, found.relation::pg_catalog.regclass, message
-                USING DETAIL = detail;
+            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+            detail := pg_catalog.concat_ws('. ', message, nullif(detail, ''));
+            -- RAISE takes no null, and prints an empty HINT.
+            IF hint = '' THEN
+                RAISE NOTICE 'column "%" of table % stays as it is', found.column_name, found.relation::pg_catalog.regclass
+                    USING DETAIL = detail;
+            ELSE
+                RAISE NOTICE 'column "%" of table % stays as it is', found.column_name, found.relation::pg_catalog.regclass
+                    USING DETAIL = detail, HINT = hint;
+            END IF;
         END;
         COMMIT;
     END LOOP;

@@ -17,10 +17,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
     is_known boolean;
     grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
 BEGIN
-    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -83,11 +83,11 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
     left_over name[];
     was_granted boolean;
     grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
 BEGIN
-    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',

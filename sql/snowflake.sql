@@ -49,7 +49,7 @@ CREATE FUNCTION @extschema@.leaf_snowflake_min(ts timestamptz, epoch bigint, lay
     RETURNS bigint
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_min_in_format_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_min(timestamptz, bigint, text) IS
-    'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
+    'The same with an epoch in Unix milliseconds and a layout, for ids of another server, and for indexes and CHECK constraints';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_compose(ts timestamptz, worker_id integer, sequence bigint)
     RETURNS bigint

@@ -438,12 +438,12 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_permitted CONSTANT boolean := leaf_id.leaf_require(CASE WHEN apply THEN 'SELECT, INSERT, UPDATE' ELSE 'SELECT' END);
     this record;
     fitted record;
     tag_end bigint;
     skipped integer := 0;
 BEGIN
-    PERFORM leaf_id.leaf_require(CASE WHEN apply THEN 'SELECT, INSERT, UPDATE' ELSE 'SELECT' END);
     IF apply AND pg_is_in_recovery() THEN
         RAISE EXCEPTION 'cannot sync tags during recovery'
             USING ERRCODE = 'read_only_sql_transaction', HINT = 'Connect to the primary.';
@@ -546,12 +546,12 @@ LANGUAGE plpgsql STRICT VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, INSERT, UPDATE');
     type_end CONSTANT bigint := (
         SELECT CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END
         FROM pg_attribute a
         WHERE a.attrelid = $2 AND a.attname = $3 AND a.attnum > 0 AND NOT a.attisdropped);
 BEGIN
-    PERFORM leaf_id.leaf_require('SELECT, INSERT, UPDATE');
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'cannot sync tags during recovery'
             USING ERRCODE = 'read_only_sql_transaction', HINT = 'Connect to the primary.';

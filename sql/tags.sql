@@ -136,6 +136,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    -- Here and not by PERFORM, whose SQL would be in the CONTEXT of the error.
+    is_permitted CONSTANT boolean := leaf_id.leaf_require('INSERT');
     missing CONSTANT text := CASE
         WHEN $1 IS NULL THEN 'tag'
         WHEN $2 IS NULL THEN 'step'
@@ -145,7 +147,6 @@ DECLARE
     last_id CONSTANT bigint := coalesce($5, 9223372036854775806);
     wrong record;
 BEGIN
-    PERFORM leaf_id.leaf_require('INSERT');
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -201,11 +202,11 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, DELETE');
     missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'forget' WHEN $3 IS NULL THEN 'force' END;
     columns text;
     done boolean;
 BEGIN
-    PERFORM leaf_id.leaf_require('SELECT, DELETE');
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -245,10 +246,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
     missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'next_id' WHEN $3 IS NULL THEN 'force' END;
     columns text;
 BEGIN
-    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',

@@ -277,9 +277,9 @@ AS $$
     FROM leaf_id.leaf_server_state() s
     CROSS JOIN LATERAL (VALUES
         (s.missing_workers IS NOT NULL, 'critical',
-            format('the server runs without the %s of leaf_id: it had too few worker slots when it started', s.missing_workers),
+            format('the server runs without the %s of leaf_id: it had too few worker slots when it started. The remedy needs a restart', s.missing_workers),
             NULL,
-            format('ALTER SYSTEM SET max_worker_processes = %s; restart the server', current_setting('max_worker_processes')::integer + 4)),
+            format('ALTER SYSTEM SET max_worker_processes = %s', current_setting('max_worker_processes')::integer + 4)),
         (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',
             concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
             s.registry_away_since,
@@ -298,9 +298,9 @@ AS $$
             NULL,
             NULL),
         (s.evictions > 0 AND s.slots_used = s.slots, 'warning',
-            format('all %s slots are in use, and %s tags were evicted with %s cached ids', s.slots, s.evictions, s.evicted_ids),
+            format('all %s slots are in use, and %s tags were evicted with %s cached ids. The remedy needs a restart', s.slots, s.evictions, s.evicted_ids),
             NULL,
-            format('ALTER SYSTEM SET leaf_id.max_tags = %s; restart the server', 2 * s.slots))
+            format('ALTER SYSTEM SET leaf_id.max_tags = %s', 2 * s.slots))
     ) p (stands, severity, what, since, remedy)
     WHERE p.stands AND pg_has_role('pg_monitor', 'USAGE')
 $$;

@@ -24,12 +24,13 @@ pub use edit::EditError;
 pub use format::FormatError;
 pub use gapless::GaplessError;
 pub use opaque::OpaqueError;
-pub use refill::{Cure, RefillError, for_monitors, reason_for_monitors};
+pub use refill::{Advice, Cure, RefillError, for_monitors, reason_for_monitors};
 pub use registry::RegistryError;
 pub use reset::ResetError;
 pub use snowflake::SnowflakeError;
 pub use table::TableError;
 
+use refill::raise_end;
 use report::{error, function, literal, restart_at};
 
 /// Reason why a call fails. Tags as the user wrote them, times in milliseconds.
@@ -68,13 +69,12 @@ pub enum Failure {
     RangeTooLong { tag: String, n: i32, max_step: u32 },
     /// A range exceeds what is left of the tag.
     RangeAtEnd { tag: String, n: u32, max_value: i64 },
-    /// No segment was published in time; `detail` is the allocator's last report, if any; `asked`:
-    /// the tag's source server gives no ids.
+    /// No segment was published in time; `detail` is the allocator's last report, if any.
     NoSegment {
         tag: String,
         timeout_ms: i64,
         detail: String,
-        asked: bool,
+        advice: Advice,
     },
     /// The transaction has changed the tag's row, and has not committed.
     TagChanged { tag: String, parallel: bool },
@@ -215,8 +215,7 @@ impl Failure {
                 error.report(&tag, &server, &text).unwrap_or_else(|| {
                     let detail = error.sentence(&server, &for_monitors(text)).unwrap_or_default();
                     let timeout_ms = guc::REFILL_TIMEOUT.get().into();
-                    let asked = !server.is_empty();
-                    Self::NoSegment { tag, timeout_ms, detail, asked }.report()
+                    Self::NoSegment { tag, timeout_ms, detail, advice: error.advice() }.report()
                 })
             }
             Self::TagLength { bytes } => {
@@ -233,23 +232,26 @@ impl Failure {
             .set_detail(format!(
                 "A range fits in one segment, and \"max_step\" of this tag is {max_step}."
             ))
-            .set_hint("Raise \"max_step\" in leaf_id.leaf_alloc, or ask for a shorter range."),
+            .set_hint(format!(
+                "Ask for a shorter range, or raise it: UPDATE leaf_id.leaf_alloc SET max_step = {n} WHERE biz_tag = {};",
+                literal(&tag)
+            )),
             Self::RangeAtEnd { tag, n, max_value } => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 format!("cannot issue a range of {n} ids of tag \"{tag}\""),
             )
             .set_detail(format!("Fewer are left up to its maximum value ({max_value})."))
-            .set_hint("Ask for a shorter range, or raise \"max_value\" in leaf_id.leaf_alloc."),
-            Self::NoSegment { tag, timeout_ms, detail, asked } => error(
+            .set_hint(if max_value == i64::MAX - 1 {
+                "Ask for a shorter range.".into()
+            } else {
+                format!("Ask for a shorter range, or raise it: {}", raise_end(&tag, max_value))
+            }),
+            Self::NoSegment { tag, timeout_ms, detail, advice } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get ids for tag \"{tag}\" within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint(if asked {
-                "Put right what the DETAIL names; that server is asked again by itself."
-            } else {
-                "Try again, look at leaf_id.tags, or increase \"leaf_id.refill_timeout\"."
-            }),
+            .set_hint(advice.hint(&tag)),
             Self::TagChanged { tag, parallel: false } => error(
                 not_ready,
                 format!("tag \"{tag}\" was changed in this transaction"),

@@ -80,6 +80,36 @@ pub enum RefillError {
     Refused { server: u32, sqlstate: SqlState },
 }
 
+/// What to do if no segment comes in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// The cause may end by itself.
+    Wait,
+    /// The source server gives no ids.
+    LookThere,
+    /// The role that claims on the source server lacks a right.
+    GrantThere,
+}
+
+impl Advice {
+    /// The HINT.
+    pub(super) fn hint(self, tag: &str) -> String {
+        match self {
+            Self::Wait => {
+                "Try again, look at leaf_id.tags, or increase \"leaf_id.refill_timeout\".".into()
+            }
+            Self::LookThere => {
+                "Put right what the DETAIL names; that server is asked again by itself.".into()
+            }
+            Self::GrantThere => format!(
+                "On that server, for the user of the user mapping: SELECT {}({}, 'user');",
+                function("leaf_tag_grant"),
+                literal(tag)
+            ),
+        }
+    }
+}
+
 impl RefillError {
     /// True if the tag has no ids because of its row, here or on its source server.
     pub fn is_of_tag(self) -> bool {
@@ -96,6 +126,18 @@ impl RefillError {
         match self {
             Self::Refused { sqlstate, .. } => [NO_SUCH_TAG, END_OF_TAG].contains(&sqlstate),
             _ => self.is_of_tag(),
+        }
+    }
+
+    /// What to do where this lasts.
+    pub fn advice(self) -> Advice {
+        match self {
+            Self::Refused {
+                sqlstate: sqlstate::INSUFFICIENT_PRIVILEGE,
+                ..
+            } => Advice::GrantThere,
+            _ if self.server().is_some() => Advice::LookThere,
+            _ => Advice::Wait,
         }
     }
 
@@ -248,18 +290,31 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
         format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
     );
     if skip == 0 {
+        let raise = raise_end(tag, max_value);
         return report.set_hint(match max_value {
             SMALLINT_END | INTEGER_END => {
-                "Change the columns that hold its ids to bigint, and then raise \"max_value\" in leaf_id.leaf_alloc."
+                format!("Change the columns that hold its ids to bigint, and then: {raise}")
             }
-            _ => "Raise \"max_value\" in leaf_id.leaf_alloc.",
+            _ => format!("To raise it: {raise}"),
         });
     }
     report
         .set_detail(format!(
             "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
         ))
-        .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
+        .set_hint(format!(
+            "To raise it: {} Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.",
+            raise_end(tag, max_value)
+        ))
+}
+
+/// HINT: a greater end, with one more digit.
+pub(super) fn raise_end(tag: &str, max_value: i64) -> String {
+    let end = max_value.saturating_mul(10).min(i64::MAX - 1);
+    format!(
+        "UPDATE leaf_id.leaf_alloc SET max_value = {end} WHERE biz_tag = {};",
+        literal(tag)
+    )
 }
 
 /// The answer of another server or of PostgreSQL, which may contain host, role and node names;

@@ -16,6 +16,8 @@ pub const READ_ONLY_SQL_TRANSACTION: SqlState = *b"25006";
 pub const SERIALIZATION_FAILURE: SqlState = *b"40001";
 /// `deadlock_detected`.
 pub const DEADLOCK_DETECTED: SqlState = *b"40P01";
+/// `insufficient_privilege`.
+pub const INSUFFICIENT_PRIVILEGE: SqlState = *b"42501";
 /// `undefined_object`.
 pub const UNDEFINED_OBJECT: SqlState = *b"42704";
 /// `lock_not_available`.

@@ -9,7 +9,7 @@ use leaf_id_core::segment::Taken;
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Failure, OpaqueError, RefillError, reason_for_monitors};
+use crate::error::{Advice, Failure, OpaqueError, RefillError, reason_for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent, sqlstate};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
@@ -96,7 +96,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
                 tag: name(&key),
                 timeout_ms: deadline.timeout_ms(),
                 detail: "What was cached of the tag was dropped time and again: by edits of its row, or because \"leaf_id.max_tags\" is too small.".into(),
-                asked: false,
+                advice: Advice::Wait,
             });
         }
     }
@@ -215,7 +215,7 @@ fn look<T>(
                     tag: name(key),
                     timeout_ms: deadline.timeout_ms(),
                     detail: format!("Table leaf_id.{table} is locked."),
-                    asked: false,
+                    advice: Advice::Wait,
                 });
             }
             Look::Locked => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
@@ -435,8 +435,6 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
         tag: name(key),
         timeout_ms: deadline.timeout_ms(),
         detail,
-        asked: state
-            .refill_error
-            .is_some_and(|error| error.server().is_some()),
+        advice: state.refill_error.map_or(Advice::Wait, RefillError::advice),
     }
 }

@@ -235,6 +235,27 @@ fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
     assert!(gone <= 8, "{gone} ids are gone after {tries} calls");
 }
 
+/// A tag belongs to the role that created it: a member's role takes a grant.
+#[test]
+fn a_tag_that_is_not_granted_there_says_the_grant() {
+    let fleet = Fleet::new(1, &[]);
+    let mut central = fleet.central.session();
+    central.run("SELECT leaf_tag_create('t')");
+    central.run("SELECT leaf_tag_revoke('t', 'leaf_member')");
+    let mut member = fleet.members[0].session();
+    member.create_sourced_tag("t", 10, 10);
+    member.run("SET leaf_id.refill_timeout = '500ms'");
+    let mut hint = String::new();
+    wait_until(LIMIT, "the refusal", || {
+        hint = member.fails("SELECT leaf_segment_next('t')").hint;
+        hint.contains("leaf_tag_grant")
+    });
+    let (_, grant) = hint.split_once(": ").unwrap();
+    central.run(&grant.replace("'user'", "'leaf_member'"));
+    member.run("SET leaf_id.refill_timeout = '30s'");
+    assert_eq!(member.next("t"), 1);
+}
+
 #[test]
 fn limits_of_the_central_server_hold() {
     let fleet = Fleet::new(1, &[]);
