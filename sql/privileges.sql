@@ -220,8 +220,8 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_drop(text, boolean)
 TO PUBLIC;
 
--- The views and the functions under them check their readers: whoever may read leaf_alloc sees what
--- is of this database, and pg_monitor what is of the server. leaf_registry shows a grace;
+-- The views and the functions under them check their readers: roles that may read leaf_alloc see
+-- what is of this database, and pg_monitor what is of the server. leaf_registry shows a grace;
 -- leaf_gapless has no view.
 GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.server, leaf_id.fleet TO PUBLIC;
 GRANT EXECUTE ON FUNCTION

@@ -56,7 +56,7 @@ BEGIN
             RAISE EXCEPTION USING
                 ERRCODE = 'insufficient_privilege',
                 MESSAGE = format('permission denied to grant tag "%s"', $1),
-                DETAIL = 'Whoever grants needs USAGE on schema leaf_id WITH GRANT OPTION.';
+                DETAIL = 'Granting a tag to a role requires USAGE on schema leaf_id WITH GRANT OPTION.';
         END IF;
     END IF;
     UPDATE leaf_id.leaf_alloc a

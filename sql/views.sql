@@ -1,4 +1,4 @@
--- The views, all in schema leaf_id. Whoever may read leaf_id.leaf_alloc may read what is of this
+-- The views, all in schema leaf_id. Roles that may read leaf_id.leaf_alloc see what is of this
 -- database, and pg_monitor also what is of the server: the functions check their callers.
 
 CREATE FUNCTION leaf_id.leaf_require(privileges text) RETURNS boolean
@@ -168,7 +168,7 @@ SELECT s.* FROM leaf_id.leaf_server_state() s;
 COMMENT ON VIEW leaf_id.server IS
     'This server, all databases together: its slots, its workers and its snowflake generator';
 
--- Leases of the registry are for pg_monitor, and for whoever may read its table.
+-- Leases of the registry are for pg_monitor, and for roles that may read its table.
 CREATE VIEW leaf_id.fleet WITH (security_barrier) AS
 SELECT
     'source' AS kind,

@@ -110,7 +110,7 @@ COMMENT ON COLUMN leaf_id.leaf_registry.moved_at IS
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
     'That moment on the monotonic clock, as long as no worker id is given away because of it; null: they are';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
-    'The start of the server whose clock grace_since_ms is of: after another one it begins anew';
+    'Start time of the server whose clock grace_since_ms is of: after another start, the grace starts over';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_floor_ms IS
     'No id of a lease that may be forgotten since then carries a later time, in Unix milliseconds: set when worker ids are given away again; null: never moved';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_skew_ms IS
@@ -177,7 +177,7 @@ SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 CREATE FUNCTION leaf_id.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_worker_release(integer) IS
-    'Takes a worker id from its holder; whoever gets it next begins above all that was reserved';
+    'Takes a worker id from its holder; the next holder begins above all that was reserved';
 
 CREATE FUNCTION leaf_id.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_wrapper';

@@ -131,7 +131,7 @@ impl From<Misshapen> for Failure {
     }
 }
 
-/// Tells that a tag goes on at `next`, where it was to begin at `wanted`.
+/// NOTICE: the tag goes on at `next` instead of `wanted`.
 pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
     error(
         PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,

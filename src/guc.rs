@@ -44,7 +44,7 @@ impl ClaimSynchronousCommit {
 
 /// Gives new serial and identity columns a tag.
 pub static ADOPT_NEW_COLUMNS: GucSetting<bool> = GucSetting::<bool>::new(false);
-/// Who may issue the ids of a new tag. Read by the default of `granted_to`.
+/// Grants new tags to `public`. Read by the default of `granted_to`.
 static PUBLIC_TAGS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Slots in shared memory, one per tag in use, all databases together.
 pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);

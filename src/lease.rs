@@ -3,7 +3,7 @@
 //! * [`client`]: the server that leases one: the launcher's part.
 //! * [`registry`]: the registry, where it is in a database of this server.
 //!
-//! What either decides is in `leaf_id_core`: `lease` and `registry`.
+//! The decisions of both are in `leaf_id_core`: `lease` and `registry`.
 
 pub mod client;
 pub mod registry;

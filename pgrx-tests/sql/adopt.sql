@@ -1,6 +1,6 @@
 -- Columns that move from a sequence to a tag with leaf_adopt, and back with leaf_release.
 \set SHOW_CONTEXT never
--- (The DETAIL of what is told has the time in it that the lock took.)
+-- (The DETAIL of the NOTICE contains the time that the lock took.)
 \set VERBOSITY terse
 \set adopt 'SELECT leaf_adopt(''t'', ''id'');'
 \set release 'SELECT leaf_release(''t'', ''id'');'
@@ -49,7 +49,7 @@ DROP DOMAIN even;
 DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
 CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY);
--- What is told to the session is in the log, too.
+-- The NOTICE is also in the log.
 SET client_min_messages = log;
 :adopt
 RESET client_min_messages;
@@ -264,7 +264,7 @@ DROP TABLE t;
 DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
 
--- Whoever owns the table and may create tags may move it.
+-- The owner of the table may move it, if it may create tags.
 CREATE ROLE leaf_id_app;
 CREATE ROLE leaf_id_other;
 CREATE ROLE leaf_id_writer;
@@ -290,7 +290,7 @@ RESET ROLE;
 GRANT INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
 SET ROLE leaf_id_app;
 :adopt
--- Who may not grant the tag is told who needs it.
+-- A role that may not grant the tag gets the names of those that need it.
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (1);
 RESET ROLE;
@@ -320,7 +320,7 @@ SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 RESET ROLE;
 DROP TABLE t;
 DELETE FROM leaf_id.leaf_high_mark;
--- Whoever had a sequence that was left may use the tag, and then the sequence.
+-- Roles that could use the old sequence may use the tag, and then the new sequence.
 CREATE TABLE t (id bigserial, n int);
 GRANT INSERT ON t TO leaf_id_writer;
 GRANT USAGE ON SEQUENCE t_id_seq TO leaf_id_writer;
@@ -341,7 +341,7 @@ RESET client_min_messages;
 DROP OWNED BY leaf_id_app, leaf_id_other, leaf_id_writer;
 DROP ROLE leaf_id_app, leaf_id_other, leaf_id_writer;
 
--- Released, a column goes on above everything that was issued, and again when it is adopted anew. An identity
+-- Released, a column goes on above everything that was issued, and again when it is adopted once more. An identity
 -- takes NOT NULL and a plain type; the rest gets what a serial has.
 CREATE DOMAIN whole AS int;
 SET client_min_messages = warning;

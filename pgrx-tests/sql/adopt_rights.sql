@@ -33,7 +33,7 @@ RESET ROLE;
 SELECT leaf_release('t', 'id'), leaf_release('g', 'id');
 SELECT role, has_sequence_privilege(role, 't_id_seq', 'USAGE') AS t, has_sequence_privilege(role, 'g_id_seq', 'USAGE') AS g
 FROM unnest('{leaf_id_owner,leaf_id_caller,leaf_id_reader,leaf_id_app}'::text[]) role;
--- Who may not grant is told what to have granted.
+-- A role that may not grant gets a HINT with the grant that it lacks.
 GRANT SELECT, INSERT, UPDATE ON leaf_id.leaf_alloc TO leaf_id_owner;
 SET ROLE leaf_id_owner;
 SELECT leaf_adopt('t', 'id', 'own');

@@ -11,7 +11,7 @@ GRANT ALL ON t, u TO leaf_id_app, leaf_id_other;
 GRANT pg_read_server_files, pg_execute_server_program TO leaf_id_app, leaf_id_other;
 
 -- EXECUTE that was revoked holds in COPY, before there are any rows, and in a session that has copied
--- before. It is the right of whoever asks, not of who is connected.
+-- before. The caller's right counts, not that of the role that has connected.
 SET ROLE leaf_id_app;
 COPY t (i) FROM STDIN;
 1

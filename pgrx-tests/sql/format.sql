@@ -42,7 +42,7 @@ SET max_parallel_workers_per_gather = 2;
 SELECT plan_has(:'query', 'Gather') AS parallel;
 :query;
 
--- What is wrong is told.
+-- The DETAIL says what is wrong.
 SELECT statement, r.* FROM unnest(ARRAY[
     $$SELECT leaf_format(1, 'INV')$$,
     $$SELECT leaf_parse('1', '{N')$$,

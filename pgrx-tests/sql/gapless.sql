@@ -59,7 +59,7 @@ SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_next('s')$$);
 ROLLBACK;
 :next
 
--- What is wrong is told.
+-- Errors.
 SELECT replace(call, repeat('x', 129), 'xxx...') AS call, sqlstate, replace(message, repeat('x', 129), 'xxx...') AS message
 FROM (VALUES ('leaf_gapless_next(''none'')'),
              ('leaf_gapless_next('''')'),

@@ -137,7 +137,7 @@ SELECT leaf_tag_reset('own', 100);
 SELECT leaf_tag_drop('own'), leaf_tag_create('own');
 SELECT leaf_tag_drop('own');
 RESET ROLE;
--- Whoever may not issue the ids does not decode them either.
+-- A role that may not issue the ids cannot decode them either.
 SELECT leaf_tag_revoke('t', 'public');
 SET ROLE leaf_id_app;
 SELECT way, sqlstate FROM ways WHERE way ~ 'encode|decode|_next';

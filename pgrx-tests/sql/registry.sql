@@ -135,7 +135,7 @@ SELECT epoch_ms FROM leaf_id.leaf_registry;
 SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_worker');
 SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms));
 RESET ROLE;
--- Whoever sees a token can pass for its holder.
+-- A role that sees a token can pass for its holder.
 SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_id.fleet s;
 DELETE FROM leaf_id.leaf_worker;
 
@@ -153,7 +153,7 @@ SELECT status, detail FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 0, 0, :terms)) \gset
 SELECT status, detail FROM public.answer(:'answer');
 TABLE as_before;
--- Names of another role's servers are not told.
+-- Names of another role's servers are not revealed.
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'm', 2, 3, 0, 0, :terms)) \gset
 SELECT status, detail FROM public.answer(:'answer');
 RESET ROLE;
@@ -176,7 +176,7 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status FROM public.answer(:'answer');
 RESET ROLE;
 SELECT leaf_id.leaf_worker_release(1);
--- Whoever has become another role is that one.
+-- After SET ROLE, the current role counts.
 GRANT leaf_id_x TO leaf_id_y;
 SET SESSION AUTHORIZATION leaf_id_y;
 SET ROLE leaf_id_x;

@@ -92,7 +92,7 @@ UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 't';
 SELECT * FROM refusal($$SELECT leaf_segment_next('t')$$);
 ROLLBACK;
 
--- The last id of a tag is its max_value, however it was claimed. Another session is told the same,
+-- The last id of a tag is its max_value, however it was claimed. Another session gets the same error,
 -- and nobody waits for it.
 SELECT leaf_tag_create('end' || step, step, max_value => 5) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
 SET leaf_id.refill_timeout = '1min';

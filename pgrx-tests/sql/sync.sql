@@ -173,7 +173,7 @@ INSERT INTO a VALUES (300);
 :sync
 SELECT clean();
 
--- The end of a tag is told, and never passed.
+-- The end of a tag is reported, and never passed.
 SELECT leaf_tag_create('small', max_value => 1000, step => 10);
 SELECT leaf_tag_create('full', max_value => 100, start => 101);
 SELECT leaf_tag_create('plenty', start => 1000);
@@ -251,7 +251,7 @@ RESET client_min_messages;
 DROP OPERATOR sync.>= (bigint, integer);
 DROP FUNCTION more, is_so, trap;
 
--- A number has the weight of its owner's rights: whoever owns a table writes any number into it.
+-- A number counts as far as its owner's rights go: the owner of a table can write any number into it.
 SELECT leaf_tag_create('orders', step => 100);
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 INSERT INTO orders SELECT FROM generate_series(1, 3);
@@ -284,7 +284,7 @@ SELECT leaf_tag_drop('gone', forget => true, force => true);
 TABLE done;
 SELECT * FROM leaf_sync('gone');
 SELECT clean();
--- Whoever wrote the default counts as well: the owner of a domain names any tag in it.
+-- The role that wrote the default counts as well: the owner of a domain can name any tag in it.
 SET ROLE leaf_id_mallory;
 CREATE DOMAIN theirs AS bigint;
 GRANT USAGE ON TYPE theirs TO PUBLIC;
@@ -310,7 +310,7 @@ SELECT m.* FROM pg_class c, leaf_id.leaf_column_max(c.oid, 1::smallint) m WHERE 
 RESET ROLE;
 DROP SCHEMA closed CASCADE;
 
--- What is not read is told.
+-- Columns that are not read are reported.
 SELECT leaf_tag_create('orders', step => 100);
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 CREATE TABLE secret (id bigint DEFAULT leaf_segment_next('orders'), n int);

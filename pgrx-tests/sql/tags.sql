@@ -134,7 +134,7 @@ UPDATE leaf_id.leaf_alloc SET biz_tag = CASE biz_tag WHEN 'x' THEN 'new' ELSE 'o
 SELECT leaf_segment_next('new') > 1000000 AS high, leaf_segment_next('old') > 1000000 AS high_too;
 SELECT leaf_tag_drop('new', forget => true), leaf_tag_drop('old', forget => true);
 
--- What the open transaction has edited it cannot issue, and is told so without a wait (which would end with 57014).
+-- The open transaction cannot issue ids of a tag that it has edited: an error without a wait (which would end with 57014).
 SELECT leaf_tag_create('t');
 SET leaf_id.refill_timeout = '60s';
 SET statement_timeout = '30s';

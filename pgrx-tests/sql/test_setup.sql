@@ -30,7 +30,7 @@ EXCEPTION
         END IF;
 END $$;
 
--- How a statement is refused: all that a client is told. In a subtransaction, so that the
+-- The error of a statement, with all its fields that a client gets. In a subtransaction, so that the
 -- statement leaves nothing behind. 00000 if it is not refused.
 CREATE FUNCTION public.refusal(statement text)
 RETURNS TABLE (sqlstate text, message text, detail text, hint text) LANGUAGE plpgsql AS $$

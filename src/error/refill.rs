@@ -7,7 +7,7 @@ use super::report::{error, function, literal};
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, LockHolder};
 
-/// How to get a tag that does not exist.
+/// Ways to get a tag that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cure {
     /// A column's default names it, and the column may hold ids.

@@ -6,18 +6,14 @@ use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
 use super::report;
-use crate::pg;
 
-/// The error to raise; `None` if the state may end soon. `said`: last answer of the worker
-/// registry.
+/// The error to raise; `None` if the state may end soon, or has an error of its own. `said`: last
+/// answer of the worker registry.
 pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
     let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
     let detail = format!("The worker registry says: {said}.");
     let error = |code, message: String| report::error(code, message).set_detail(detail.clone());
     Some(match refusal {
-        Refusal::WorkerIdRetired { until_ms } => error(not_ready, "\"leaf_id.worker_id\" is one that a reset has left behind".into())
-            .set_detail(format!("It may have issued snowflake ids with times until {}.", pg::format_ms(until_ms)))
-            .set_hint("Set it to the one that was in use, or to one that was never used before."),
         Refusal::EpochMovedLater { stored_ms } => error(not_ready, "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into())
             .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
             .set_hint(format!("Run this, and restart the server: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}';")),
@@ -53,6 +49,7 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
         | Refusal::LeaseEnded
         | Refusal::NoAnswer
         | Refusal::RegistryGrace
-        | Refusal::WorkerIdLost => return None,
+        | Refusal::WorkerIdLost
+        | Refusal::WorkerIdRetired { .. } => return None,
     })
 }

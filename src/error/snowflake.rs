@@ -21,6 +21,8 @@ pub enum SnowflakeError {
     },
     /// The time range of the layout is exhausted.
     EndOfTime,
+    /// `leaf_snowflake_reset` has retired the worker id, whose ids may carry times until then.
+    WorkerIdRetired { worker_id: u16, until: String },
     /// Ids issued by an earlier run or another server may be too far ahead.
     TooFarAhead { by_ms: i64, until: String },
     /// The generator is closed; `said` is the last answer of the worker registry.
@@ -50,6 +52,16 @@ fn new_worker_id(condition: &str) -> String {
     format!(
         "if {condition}, set \"leaf_id.worker_id\" to one that was never used before, reload, and call leaf_id.leaf_snowflake_reset(now())"
     )
+}
+
+/// A worker id whose ids may carry times until then.
+fn retired(worker_id: u16, until: &str) -> ErrorReport {
+    error(
+        Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("worker id {worker_id} was retired by leaf_snowflake_reset()"),
+    )
+    .set_detail(format!("It may have issued snowflake ids with times until {until}."))
+    .set_hint("Set \"leaf_id.worker_id\" to the one that was in use, or to one that was never used before.")
 }
 
 impl SnowflakeError {
@@ -89,6 +101,7 @@ impl SnowflakeError {
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 "snowflake ids have reached the end of their time",
             ),
+            Self::WorkerIdRetired { worker_id, until } => retired(worker_id, &until),
             Self::TooFarAhead { by_ms, until } => error(
                 not_ready,
                 "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock",

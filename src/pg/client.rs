@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use pgrx::pg_sys;
 
-/// Who calls: the identity that its rights are those of, and its address.
+/// The caller of a function: the role whose privileges count, and its address.
 pub struct Client {
     /// Name of the effective user.
     pub role: Vec<u8>,

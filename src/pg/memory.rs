@@ -5,7 +5,7 @@
 //! answer: it unwinds from the middle of a change, and leaves a `RefCell` borrowed or a lock of this
 //! process locked for as long as the session lasts. After FATAL nothing returns to these frames.
 //!
-//! What this requires, here and elsewhere:
+//! Rules that follow, here and elsewhere:
 //!
 //! 1. Shared memory must not stay half written: an exclusive LWLock is a critical section
 //!    (`shmem::lock`), where FATAL becomes PANIC. Nothing allocates under one.

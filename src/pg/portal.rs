@@ -1,4 +1,4 @@
-//! Tells a client's own statement from everything that runs inside of one.
+//! Distinguishes a client's own statement from everything that runs inside of one.
 
 use core::ffi::CStr;
 

@@ -510,6 +510,6 @@ fn answer(rows: &Rows, asked: u32) -> Result<ClaimAnswer, RemoteError> {
     if is_sound {
         Ok(answer)
     } else {
-        Err(unusable("the answer makes no sense".into()))
+        Err(unusable("unexpected result from leaf_claim()".into()))
     }
 }

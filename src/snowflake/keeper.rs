@@ -224,7 +224,7 @@ fn log(message: &Message) {
         }
         Message::FileMended => pgrx::log!("leaf_id: snowflake timestamps can be reserved again"),
         Message::FileHealed(damage) => pgrx::log!(
-            "leaf_id: leaf_id_reservation.json was written anew, without the worker ids that were used before: {damage}"
+            "leaf_id: leaf_id_reservation.json was rewritten without the worker ids that were used before: {damage}"
         ),
     }
 }

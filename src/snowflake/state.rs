@@ -4,6 +4,7 @@ use leaf_id_core::state::{Refusal, State};
 
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
 use crate::error::{Failure, SnowflakeError, for_monitors};
+use crate::guc::WorkerId;
 use crate::pg;
 use crate::shmem::{Area, LeaseStatus};
 
@@ -55,6 +56,16 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
         Refusal::FileProblem => Some(Failure::Snowflake(SnowflakeError::ReservationFile {
             reason: "the reason is in the server's log.".into(),
         })),
+        Refusal::WorkerIdRetired { until_ms } => {
+            let worker_id = match area.snowflake.configured_worker_id() {
+                WorkerId::Fixed(worker_id) => worker_id,
+                WorkerId::Unset | WorkerId::Auto => status.worker_id,
+            };
+            Some(Failure::Snowflake(SnowflakeError::WorkerIdRetired {
+                worker_id,
+                until: pg::format_ms(until_ms),
+            }))
+        }
         _ => Some(Failure::Snowflake(SnowflakeError::Refusal {
             refusal,
             said: for_monitors(status.last_error.get()),

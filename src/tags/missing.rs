@@ -1,4 +1,4 @@
-//! What to suggest for a tag that does not exist.
+//! Suggestions for a tag that does not exist.
 
 use super::{heap, rights};
 use crate::error::Cure;

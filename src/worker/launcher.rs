@@ -162,7 +162,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     pg::exit(1);
 }
 
-/// Tells that leaf_id works, and how it is set up.
+/// Log message at startup: leaf_id works, and how it is set up.
 fn introduction() -> String {
     let worker_id = match (guc::worker_id(), guc::worker_registry()) {
         (WorkerId::Unset, _) => "no worker id".into(),

@@ -155,7 +155,7 @@ fn ask_there(request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String>
     }
 }
 
-/// How long to wait for an answer.
+/// Time limits for an answer.
 struct Patience {
     timeout: Duration,
     deadline: Instant,

@@ -70,7 +70,7 @@ pub fn end_claim(area: &Area) {
     }
 }
 
-/// What all requests of an allocator share.
+/// State shared by all requests of an allocator.
 pub struct Services {
     area: &'static Area,
     /// The source servers.
@@ -310,7 +310,7 @@ impl Request {
                     let (tag, server) = (key.tag.name(), source.server.text());
                     let first = answer.first;
                     pgrx::warning!(
-                        "leaf_id: tag \"{tag}\" was reset or created anew on server \"{server}\": its ids go on at {first}"
+                        "leaf_id: tag \"{tag}\" was reset or recreated on server \"{server}\": its ids go on at {first}"
                     );
                 }
                 next

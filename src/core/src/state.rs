@@ -10,7 +10,7 @@ numbered! {
         WorkerIdRetired {
             /// Time that the clock must reach.
             until_ms
-        } => "refused: worker id left behind by a reset",
+        } => "refused: worker id was retired by a reset",
         /// The epoch was moved later: ids of the same instants would be smaller than before.
         EpochMovedLater {
             /// Previous epoch.

@@ -622,7 +622,7 @@ fn an_id_that_is_reserved_far_ahead_comes_last() {
 #[test]
 fn names_are_apart_by_role() {
     let mut world = World::new();
-    // Whoever is first takes nothing from the other.
+    // The first one takes nothing from the other.
     world.granted(Kind::Claim, member("y", "a"));
     assert_eq!(world.granted(Kind::Claim, member("x", "a")).worker_id, 1);
     let before = world.row(1).clone();
@@ -1279,7 +1279,7 @@ enum OwnRow {
     Retired,
 }
 
-/// When the lease of the requester's own row ends.
+/// End of the lease in the requester's own row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseEnd {
     Ahead,
@@ -1288,7 +1288,7 @@ enum LeaseEnd {
     Past,
 }
 
-/// What a claim gets if it inherits and enters nothing.
+/// Result of a claim that inherits and enters nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Claimed {
     Own,

@@ -109,7 +109,7 @@ impl Table {
         })
     }
 
-    /// Where the row with this key is, by the index.
+    /// TID of the row with this key, from the index.
     fn place(
         &self,
         key: &Value<'_>,
@@ -161,8 +161,8 @@ impl Table {
 
     /// Enters a new version of a row in the indexes, as `CatalogIndexInsert`, except that the
     /// primary key is not checked: it has not changed, and the check visits every dead version that
-    /// an old snapshot keeps. Another row with this key cannot exist: whoever inserts one finds the
-    /// version before, and waits for this transaction.
+    /// an old snapshot keeps. Another row with this key cannot exist: an INSERT of one finds the
+    /// previous version, and waits for this transaction.
     ///
     /// # Safety
     /// `tuple` was written by this command; the indexes are those of the table, opened.

@@ -1,6 +1,7 @@
 //! The README and docs/ compared with the software: examples run, and lists are complete.
 
 mod examples;
+mod guarantees;
 mod hints;
 mod links;
 pub mod page;

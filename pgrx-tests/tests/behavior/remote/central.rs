@@ -22,7 +22,7 @@ fn connection(session: &mut Session) -> (String, Option<String>) {
     )
 }
 
-/// What that server has said before may be out of date.
+/// Earlier answers of that server may be out of date.
 #[test]
 fn a_tag_that_is_created_there_can_be_used_at_once() {
     let fleet = Fleet::new(1, &[]);

@@ -11,7 +11,7 @@ use leaf_id_tests::{
 
 use super::code_as_superuser::{LIMIT, claim};
 
-/// How long the attacker tries to win a race.
+/// Time that the attacker has to win a race.
 const RACE: Duration = Duration::from_secs(10);
 
 /// A claim of a worker id for a node.
@@ -186,7 +186,7 @@ fn hers_and_a_member() -> (Attack, Server) {
     (attack, member)
 }
 
-/// What she puts in the place of the functions that members call.
+/// Functions that she puts in place of those that members call.
 const IMPOSTORS: [(&str, &str); 3] = [
     // Runs what she likes.
     (

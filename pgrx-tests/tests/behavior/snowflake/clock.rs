@@ -494,7 +494,7 @@ fn a_worker_id_that_was_left_in_the_future_is_remembered() {
             }
             Err(failure) => {
                 assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
-                failure.message.contains("a reset has left behind")
+                failure.message.contains("was retired by leaf_snowflake_reset()")
             }
         });
     }
