@@ -1159,9 +1159,9 @@ BEGIN
             PERFORM leaf_id.leaf_move(found.relation::pg_catalog.regclass, found.column_name, NULL, NULL, $2);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-            detail := pg_catalog.concat_ws('. ', message, nullif(detail, ''));
+            detail := pg_catalog.concat_ws('. ', message, CASE WHEN detail OPERATOR(pg_catalog.<>) '' THEN detail END);
             -- RAISE takes no null, and prints an empty HINT.
-            IF hint = '' THEN
+            IF hint OPERATOR(pg_catalog.=) '' THEN
                 RAISE NOTICE 'column "%" of table % stays as it is', found.column_name, found.relation::pg_catalog.regclass
                     USING DETAIL = detail;
             ELSE

@@ -494,7 +494,9 @@ fn a_worker_id_that_was_left_in_the_future_is_remembered() {
             }
             Err(failure) => {
                 assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
-                failure.message.contains("was retired by leaf_snowflake_reset()")
+                failure
+                    .message
+                    .contains("was retired by leaf_snowflake_reset()")
             }
         });
     }
