@@ -197,7 +197,9 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
              UPDATE leaf_id.leaf_alloc SET max_value = {} WHERE biz_tag = '{tag}';
              ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
              ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
-             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate; COMMIT",
+             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
+             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark;
+             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate; COMMIT",
             known + 500
         ));
         known
