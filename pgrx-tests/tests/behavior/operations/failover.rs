@@ -366,6 +366,43 @@ fn every_promotion_in_a_row_of_them_skips() {
     assert_issued_once([old]);
 }
 
+/// Would catch: a skip of as many claims as each promotion may lose. The server promoted in between
+/// has skipped those, and has issued the ids above them.
+#[test]
+fn a_standby_that_did_not_follow_the_last_primary_skips_what_that_one_skipped_and_issued() {
+    let tags = [("t", 20, 20)];
+    let first = Server::with_leaf_id(&[]);
+    create_tags(&first, &tags);
+    // It will know of the second one's timeline, but not follow it.
+    let third = first.standby(&[("recovery_target_timeline", "current")]);
+    third.replay_all_of(&first);
+    third.cut_off();
+    let known = third.session().max_id("t");
+    let mut ids = first.session().use_claims("t", 2);
+    let second = first.standby(&[]);
+    second.replay_all_of(&first);
+    second.cut_off();
+    ids.extend(first.session().use_claims("t", 2));
+    first.kill_9();
+    second.promote();
+    let mut session = second.session();
+    // The first one makes a claim, without a spare.
+    let reached = session.next("t");
+    assert_eq!(reached, known + (2 + 2) * 20);
+    ids.push(reached);
+    ids.extend(session.use_claims("t", 1));
+    assert_eq!(session.max_id("t"), reached + 2 * 20);
+    second.kill_9();
+    third.learn_timelines_of(&second);
+    third.promote();
+    let mut session = third.session();
+    let new = session.take("t", 200);
+    assert_eq!(session.figure("t", "timeline"), 3);
+    let first = new[0];
+    assert_issued_once([ids, new]);
+    assert_eq!(first, reached + 2 * 20, "nothing more is skipped");
+}
+
 /// Its rows are still from the previous timeline, and both timelines have lost claims.
 #[test]
 fn a_promotion_after_which_nothing_was_claimed_counts_too() {
