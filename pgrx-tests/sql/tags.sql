@@ -225,6 +225,26 @@ SELECT leaf_segment_next('t') - :last AS further;
 COMMIT;
 DROP TRIGGER skip ON leaf_id.leaf_alloc;
 DROP FUNCTION skip();
+
+-- Nor is a tag issued that the open transaction has reset: a savepoint would take back how far it was issued, not the ids.
+BEGIN;
+SELECT leaf_tag_reset('t', 100000);
+SAVEPOINT s;
+SELECT leaf_segment_next('t');
+\echo :SQLSTATE
+ROLLBACK TO s;
+COMMIT;
+SELECT leaf_segment_next('t') FROM generate_series(1, 2);
+DO $$
+BEGIN
+    PERFORM leaf_tag_reset('t', 200000);
+    BEGIN
+        RAISE division_by_zero USING MESSAGE = leaf_segment_next('t') || ' was issued';
+    EXCEPTION WHEN division_by_zero OR object_not_in_prerequisite_state THEN
+        RAISE NOTICE '%: %', SQLSTATE, SQLERRM;
+    END;
+END $$;
+SELECT leaf_segment_next('t') FROM generate_series(1, 2);
 RESET leaf_id.refill_timeout;
 RESET statement_timeout;
 SELECT leaf_tag_drop('t', forget => true);

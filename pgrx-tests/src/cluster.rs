@@ -181,6 +181,21 @@ impl Server {
         self.wait_for_end_of_recovery();
     }
 
+    /// Gives this standby the history files of another server, as a shared archive would, so that
+    /// its own promotion begins a later timeline. To stay on its timeline until then, it needs
+    /// `recovery_target_timeline = 'current'`.
+    pub fn learn_timelines_of(&self, other: &Self) {
+        for entry in fs::read_dir(other.data_dir().join("pg_wal")).unwrap() {
+            let history = entry.unwrap().path();
+            if history.extension().is_some_and(|is| is == "history") {
+                let here = self.data_dir().join("pg_wal");
+                let here = here.join(history.file_name().unwrap());
+                fs::copy(&history, &here).unwrap();
+                self.give(&here);
+            }
+        }
+    }
+
     /// Archives the server's WAL up to now.
     #[track_caller]
     pub fn archive_wal(&self) {

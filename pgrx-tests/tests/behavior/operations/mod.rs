@@ -8,6 +8,7 @@ mod failover;
 mod libpq;
 mod monitoring;
 mod problems;
+mod refusals;
 mod restarts;
 mod script;
 mod settings;

@@ -204,8 +204,7 @@ impl Kind {
             if last > self.before {
                 session.wait_for_spare(tag);
             }
-            // In terms of the counter: without the year.
-            claimed = session.max_id(tag) % 1_000_000_000;
+            claimed = session.max_id(tag);
         }
         let kept = session.value(self.kept);
         Known {
