@@ -4,39 +4,214 @@
 //!
 //! Would catch: an id issued twice or out of order, within one server (I4, I7) or from a server to
 //! its successor; an id whose timestamp is not on disk, or leads the clock by more than allowed;
-//! and a call that waits without need.
+//! and a call that waits without need: for each kind of event, the time to the first id has a
+//! limit. Each rule that this depends on is broken once, and the simulation must fail. A rule that
+//! no run needs is listed in `NOT_NEEDED`.
+//!
+//! The bound of the lead and the allowed waits are computed here from the events, not taken from
+//! the generator.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::expect_used, reason = "a test that panics fails")]
 
 mod support;
 
-use std::collections::HashMap;
+use core::fmt::Write as _;
+use std::collections::{BTreeMap, HashMap};
+use std::thread;
 
 use leaf_id_core::keeper::{
     Action, Configured, FOR_EVER, File, Found, Input, Keeper, Look, Seen, Then,
 };
-use leaf_id_core::layout::Layout;
+use leaf_id_core::layout::{Layout, Parts};
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
-use leaf_id_core::snowflake::{Generator, Stall};
+use leaf_id_core::snowflake::{Generator, Lead, Stall};
 use leaf_id_core::state::State;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// Few ids per millisecond, so that many milliseconds are full.
 const LAYOUT: &str = "41/2/2";
-const TERMS: Terms = Terms {
-    reservation_ms: 1_000,
-    configured_lead_ms: 3_000,
-    granted_lead_ms: FOR_EVER,
-};
-/// Max offset of a server's clock from true time; so two clocks differ by at most one reservation.
-const OFF_MS: i64 = TERMS.reservation_ms / 2;
+const TERMS: [Terms; 3] = [
+    terms(1_000, 3_000),
+    terms(1_000, 10_000),
+    terms(5_000, 10_000),
+];
 const BURST_MS: i64 = 20;
 const SERVERS: usize = 3;
 const STEPS: usize = 6_000;
-/// Max wait of a call in a normal state: a few turns of a slow launcher.
-const AT_ONCE_MS: i64 = 400;
+/// Min reservations of the shipped code, at the clock and ahead of it.
+const LEAST_MS: i64 = 100;
+const LEAST_AHEAD_MS: i64 = 25;
+/// Max duration of a few turns of the launcher with their writes.
+const TURNS_MS: i64 = 60;
+
+const fn terms(reservation_ms: i64, configured_lead_ms: i64) -> Terms {
+    Terms {
+        reservation_ms,
+        configured_lead_ms,
+        granted_lead_ms: FOR_EVER,
+    }
+}
+
+/// A broken rule, or an assumption that does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// The last run's reservation is not waited out.
+    OwnFloor,
+    /// A reservation is used before it is on disk.
+    Durable,
+    /// A copied file counts as the original.
+    Original,
+    /// A file from another timeline counts as this one's.
+    Timeline,
+    /// The floor above an unknown predecessor does not allow for its max lead.
+    UnknownFloor,
+    /// That floor does not allow for the difference between the clocks.
+    ClockDifference,
+    /// The reservation of a copied file counts as exact.
+    CopyDifference,
+    /// The extra lead of a run with an unknown predecessor does not shrink.
+    Melt,
+    /// It is forgotten by a crash.
+    MeltOverCrash,
+    /// There is none.
+    ExtraLead,
+    /// The lead has no bound.
+    Bound,
+    /// While ids lead, a full millisecond does not wait for the next tick of the clock.
+    Pace,
+    /// Sessions do not share when the last millisecond began: one that finds it full waits for the
+    /// next tick in any case.
+    Begun,
+    /// Reservations may exceed the max lead.
+    Cap,
+    /// Reservations ahead of the clock may be arbitrarily short.
+    Least,
+    /// A worker id that another server may have used counts as the previous one.
+    OtherWorkerId,
+    /// A server without a file counts as new.
+    NewCluster,
+    /// A generator opened above a millisecond may issue the rest of it.
+    EndOfMillisecond,
+    /// A restarted launcher takes its floor from the file, not from the word.
+    WordFloor,
+    /// Assumption: two starts with an unknown predecessor are twice the clock difference apart.
+    Apart,
+    /// Assumption: clocks differ by no more than a reservation.
+    Clocks,
+}
+
+/// Rules and assumptions without which something goes wrong.
+const NEEDED: [Broken; 17] = [
+    Broken::OwnFloor,
+    Broken::Durable,
+    Broken::Original,
+    Broken::Timeline,
+    Broken::UnknownFloor,
+    Broken::ClockDifference,
+    Broken::Melt,
+    Broken::MeltOverCrash,
+    Broken::ExtraLead,
+    Broken::Bound,
+    Broken::Pace,
+    Broken::Cap,
+    Broken::OtherWorkerId,
+    Broken::NewCluster,
+    Broken::EndOfMillisecond,
+    Broken::Apart,
+    Broken::Clocks,
+];
+
+/// Rules without which nothing went wrong, with the number of rounds tried. `Begun` and `Least` are
+/// for speed: a full millisecond ends sooner, and there are fewer writes.
+const NOT_NEEDED: [(Broken, u64); 4] = [
+    (Broken::CopyDifference, 20_000),
+    (Broken::Begun, 20_000),
+    (Broken::Least, 20_000),
+    (Broken::WordFloor, 20_000),
+];
+
+/// An event that interrupts the ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happened {
+    Nothing,
+    Kill,
+    LauncherRestart,
+    CleanStop,
+    SetBack,
+    SetAhead,
+    Promotion,
+    Restore,
+    LostDisk,
+    OtherWorkerId,
+}
+
+impl Happened {
+    /// Max time to the first id.
+    fn limit_ms(self) -> i64 {
+        match self {
+            // A call that finds its time used up waits for the launcher, but not for the clock.
+            Self::SetBack => TURNS_MS,
+            Self::Nothing
+            | Self::Kill
+            | Self::LauncherRestart
+            | Self::CleanStop
+            | Self::SetAhead => 100,
+            Self::Promotion | Self::Restore | Self::LostDisk | Self::OtherWorkerId => 1_000,
+        }
+    }
+}
+
+/// Times to the first id after an event.
+#[derive(Default)]
+struct Times {
+    /// How many were below each of `BOUNDS_MS`, and how many were longer.
+    counts: [u64; BOUNDS_MS.len() + 1],
+    longest_ms: i64,
+    /// Longer than the limit, because faults had added up to more than the max lead; counted only
+    /// here.
+    excused: u64,
+}
+
+const BOUNDS_MS: [i64; 7] = [2, 10, 30, 60, 100, 300, 1_000];
+
+impl Times {
+    fn add(&mut self, ms: i64, limit_ms: i64) {
+        if ms > limit_ms {
+            self.excused += 1;
+            return;
+        }
+        let column = BOUNDS_MS.iter().position(|bound_ms| ms <= *bound_ms);
+        self.counts[column.unwrap_or(BOUNDS_MS.len())] += 1;
+        self.longest_ms = self.longest_ms.max(ms);
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        for (sum, more) in self.counts.iter_mut().zip(other.counts) {
+            *sum += more;
+        }
+        self.longest_ms = self.longest_ms.max(other.longest_ms);
+        self.excused += other.excused;
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    Twice,
+    NotOnDisk,
+    Lead,
+    Waits(Happened),
+}
+
+/// The last event, until the first id after it.
+#[derive(Clone, Copy)]
+struct Since {
+    happened: Happened,
+    at_ms: i64,
+}
 
 /// The reservation file.
 #[derive(Clone, Copy)]
@@ -54,6 +229,7 @@ struct Running {
     generator: Generator,
     shown: State,
     wanted: bool,
+    in_recovery: bool,
     /// Time of the launcher's next turn.
     turn_at_ms: i64,
 }
@@ -69,9 +245,14 @@ struct Server {
 }
 
 struct World {
+    broken: Broken,
+    terms: Terms,
     random: StdRng,
     /// Fewer runs without a known predecessor, and faster time.
     calm: bool,
+    /// One server that shares its worker id with nobody. Its clock may be set back by almost the
+    /// max lead.
+    alone: bool,
     now_ms: i64,
     servers: Vec<Server>,
     /// The server that issues now; the others are down.
@@ -81,13 +262,27 @@ struct World {
     largest: HashMap<u16, i64>,
     /// Start of the last run that did not know its predecessor.
     unknown_at_ms: i64,
+    /// This run does not know its predecessor, and has not been opened yet.
+    is_unknown: bool,
+    /// When the last such run was opened, by its own clock.
+    unknown_opened_ms: i64,
+    /// Its lead has come down to the usual bound, which holds again.
+    is_melted: bool,
+    /// Max lead that is due to faults, not to load; negative if the last id is behind the clock.
+    owed_ms: i64,
+    /// The same of the reservation.
+    owed_until_ms: i64,
+    since: Option<Since>,
     /// Start of the current wait, other than for the next millisecond.
     waiting_since_ms: Option<i64>,
-    /// Calls may wait until then, because the clock was set back too far.
+    /// Calls may wait until then, because faults have added up to more than the max lead.
     excused_until_ms: i64,
+    /// A full millisecond and the clock when a session found it full.
+    full: Option<(i64, i64)>,
     issued: usize,
     led: usize,
-    trouble: Option<String>,
+    times: BTreeMap<Happened, Times>,
+    trouble: Option<(Trouble, String)>,
     /// Recent events, for the failure message.
     recent: Vec<String>,
 }
@@ -97,7 +292,7 @@ fn layout() -> Layout {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, terms: Terms, broken: Broken) -> Self {
         let server = |_| Server {
             off_ms: 0,
             worker_id: 1,
@@ -107,22 +302,33 @@ impl World {
             running: None,
         };
         let mut world = Self {
+            broken,
+            terms,
             random: StdRng::seed_from_u64(seed),
             calm: seed.is_multiple_of(2),
+            alone: (seed / 2).is_multiple_of(3),
             now_ms: 1_000_000,
             servers: (0..SERVERS).map(server).collect(),
             live: 0,
             timeline: 1,
             largest: HashMap::new(),
             unknown_at_ms: 1_000_000,
+            is_unknown: false,
+            unknown_opened_ms: i64::MIN / 2,
+            is_melted: true,
+            owed_ms: 0,
+            owed_until_ms: 0,
+            since: None,
             waiting_since_ms: None,
             excused_until_ms: 0,
+            full: None,
             issued: 0,
             led: 0,
+            times: BTreeMap::new(),
             trouble: None,
             recent: Vec::new(),
         };
-        world.start();
+        world.start(false);
         world
     }
 
@@ -142,17 +348,18 @@ impl World {
         self.now_ms + self.servers[self.live].off_ms
     }
 
-    fn fails(&mut self, what: String) {
-        self.trouble.get_or_insert(what);
+    fn fails(&mut self, trouble: Trouble, text: String) {
+        self.trouble.get_or_insert((trouble, text));
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, in_recovery: bool) {
         let now_ms = self.now_ms;
         self.live().running = Some(Running {
-            keeper: Keeper::new(0, layout(), 0, false),
+            keeper: Keeper::new(0, layout(), 0, in_recovery),
             generator: Generator::new(layout()),
             shown: State::Starting,
             wanted: false,
+            in_recovery,
             turn_at_ms: now_ms,
         });
     }
@@ -177,29 +384,217 @@ impl World {
         }
     }
 
-    /// Passes time before a start without a known predecessor: two of them are at least twice the
-    /// clock difference apart.
-    fn before_unknown(&mut self) {
-        let earliest = self.unknown_at_ms + 2 * (2 * OFF_MS) + 2;
-        self.now_ms = self.now_ms.max(earliest);
-        self.unknown_at_ms = self.now_ms;
+    fn generator(&self) -> &Generator {
+        let running = &self.servers[self.live].running;
+        &running.as_ref().expect("a server that is up").generator
+    }
+
+    /// Lead of the last id or, if there is none yet, of the file's reservation.
+    fn lead_ms(&self) -> i64 {
+        let last_ms = self.last_ms();
+        let top_ms = if last_ms > 0 { last_ms } else { self.disk_ms() };
+        top_ms - self.wall_ms()
+    }
+
+    fn last_ms(&self) -> i64 {
+        let running = &self.servers[self.live].running;
+        running.as_ref().map_or(0, |run| run.generator.last().ms)
+    }
+
+    fn disk_ms(&self) -> i64 {
+        let disk = self.servers[self.live].disk;
+        disk.map_or(0, |disk| disk.until_ms)
+    }
+
+    /// Max lead of an id.
+    fn bound_ms(&self) -> i64 {
+        let terms = self.terms;
+        let melted_ms = if self.is_unknown {
+            0
+        } else {
+            (self.wall_ms() - self.unknown_opened_ms).max(0) / 2
+        };
+        terms.configured_lead_ms + (terms.reservation_ms - melted_ms).max(0)
+    }
+
+    /// Notes an event, after which ids must come again within its limit.
+    fn happened(&mut self, happened: Happened) {
+        // A run that was waiting for an unknown predecessor begins to wait again.
+        let happened = match self.since {
+            Some(before) if before.happened.limit_ms() > happened.limit_ms() => before.happened,
+            _ => happened,
+        };
+        self.since = Some(Since {
+            happened,
+            at_ms: self.now_ms,
+        });
         self.waiting_since_ms = None;
+        let max_ms = self.terms.configured_lead_ms;
+        let bound_ms = if self.is_melted {
+            max_ms
+        } else {
+            self.bound_ms()
+        };
+        self.excuse(self.owed_ms - bound_ms);
     }
 
-    /// Allows a wait: the author of the copy led the clock by more than usual, and what it may have
-    /// issued since is waited out.
-    fn excuse_copy(&mut self) {
-        let until_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
-        let excess_ms = until_ms - self.wall_ms() - TERMS.configured_lead_ms;
-        self.excused_until_ms = self.excused_until_ms.max(self.now_ms + excess_ms);
+    /// Allows a wait, if faults have added up to more than the max lead by `excess_ms`. The bound
+    /// may shrink half as fast as time passes.
+    fn excuse(&mut self, excess_ms: i64) {
+        if excess_ms > 0 {
+            let until_ms = self.now_ms + 2 * excess_ms;
+            self.excused_until_ms = self.excused_until_ms.max(until_ms);
+        }
     }
 
-    /// Allows a wait: each crash of a run without a known predecessor leaves the min reservation
-    /// above its max lead, which shrinks half as fast as time passes.
-    fn excuse_crash(&mut self) {
-        let until_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
-        if until_ms - self.wall_ms() > TERMS.configured_lead_ms {
-            self.excused_until_ms = self.excused_until_ms.max(self.now_ms) + 2 * 100;
+    /// Before an event: load and time have not made the leads due to faults any larger.
+    fn settle(&mut self) {
+        if self.is_unknown {
+            return;
+        }
+        self.is_melted |= self.lead_ms() <= self.terms.configured_lead_ms;
+        self.owed_ms = self.owed_ms.min(self.lead_ms());
+        let owed_ms = self.owed_ms.max(0);
+        let most_ms = self.terms.configured_lead_ms - LEAST_MS;
+        let wanted_ms = (owed_ms + self.terms.reservation_ms).min(most_ms);
+        let until_ms = self.disk_ms() - self.wall_ms();
+        self.owed_until_ms = (self.owed_until_ms.min(until_ms))
+            .max(wanted_ms)
+            .max(owed_ms + LEAST_AHEAD_MS);
+    }
+
+    /// A run ends with a reservation, which counts as used.
+    fn crash(&mut self) {
+        self.settle();
+        if self.last_ms() > 0 {
+            self.owed_ms = self.owed_until_ms;
+        }
+        self.stop(false);
+    }
+
+    /// Before a start without a known predecessor: two of them are at least twice the clock
+    /// difference apart. That time passes at rest or under load.
+    fn before_unknown(&mut self) {
+        let apart_ms = 2 * self.terms.reservation_ms + 2;
+        let earliest_ms = self.unknown_at_ms + apart_ms;
+        if self.broken != Broken::Apart {
+            if self.chance(2) {
+                self.load(earliest_ms - self.now_ms);
+            }
+            self.now_ms = self.now_ms.max(earliest_ms);
+        }
+        self.unknown_at_ms = self.now_ms;
+    }
+
+    /// Such a start.
+    fn unknown(&mut self, happened: Happened) {
+        self.is_unknown = true;
+        self.is_melted = false;
+        let terms = self.terms;
+        let unknown_ms = terms.unknown_lead_ms();
+        self.owed_ms = if happened == Happened::OtherWorkerId {
+            self.owed_ms.max(unknown_ms)
+        } else {
+            unknown_ms
+        };
+        // What the author of a copy may have issued since is waited out.
+        let copied_ms = self.disk_ms() + terms.reservation_ms - self.wall_ms();
+        if happened != Happened::LostDisk && happened != Happened::OtherWorkerId {
+            self.owed_ms = self.owed_ms.max(copied_ms);
+        }
+        self.owed_until_ms = self.owed_ms + LEAST_AHEAD_MS;
+        self.happened(happened);
+    }
+
+    /// Issues as many ids as possible for some time.
+    fn load(&mut self, ms: i64) {
+        for _ in 0..ms {
+            self.now_ms += 1;
+            self.turn_if_due();
+            for _ in 0..24 {
+                if !self.issue() {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn turn_if_due(&mut self) {
+        let now_ms = self.now_ms;
+        let running = self.live().running.as_ref().expect("a server that is up");
+        if running.wanted || running.turn_at_ms <= now_ms {
+            self.turn();
+        }
+    }
+
+    /// The file as read, with a rule broken.
+    fn stored(&self, disk: Reserved, timeline: u32) -> Stored {
+        let broken = self.broken;
+        let mut stored = Stored {
+            reserved_until_ms: disk.until_ms,
+            epoch_ms: 0,
+            layout: layout(),
+            system_identifier: 1,
+            timeline: disk.timeline,
+            original: disk.original || broken == Broken::Original,
+            clean: disk.clean,
+            unknown_since_ms: disk.unknown_since_ms,
+            left_behind_until_ms: None,
+        };
+        match broken {
+            Broken::OwnFloor => stored.reserved_until_ms = 0,
+            Broken::Timeline => stored.timeline = timeline,
+            Broken::MeltOverCrash => stored.unknown_since_ms = None,
+            Broken::CopyDifference if !disk.original || disk.timeline != timeline => {
+                stored.reserved_until_ms -= self.terms.reservation_ms;
+            }
+            _ => {}
+        }
+        stored
+    }
+
+    /// The max lead as set, with a rule broken.
+    fn lead(&self, lead: Lead) -> Lead {
+        match self.broken {
+            Broken::Melt => Lead {
+                since_ms: i64::MAX / 2,
+                ..lead
+            },
+            Broken::ExtraLead => Lead {
+                extra_ms: 0,
+                ..lead
+            },
+            Broken::Bound => Lead {
+                max_ms: i64::MAX / 2,
+                ..lead
+            },
+            Broken::Pace => Lead {
+                burst_ms: lead.max_ms,
+                ..lead
+            },
+            _ => lead,
+        }
+    }
+
+    /// The floor to open above, with a rule broken.
+    fn above_ms(&self, above_ms: i64) -> i64 {
+        let terms = self.terms;
+        match self.broken {
+            Broken::UnknownFloor if self.is_unknown => above_ms - terms.unknown_lead_ms(),
+            Broken::ClockDifference if self.is_unknown => above_ms - terms.reservation_ms,
+            Broken::EndOfMillisecond => above_ms - 1,
+            _ => above_ms,
+        }
+    }
+
+    /// The reservation to write above `from_ms`, with a rule broken.
+    fn until_ms(&self, from_ms: i64, until_ms: i64) -> i64 {
+        match self.broken {
+            Broken::Cap => until_ms.max(from_ms + self.terms.reservation_ms),
+            Broken::Least if until_ms - from_ms <= LEAST_MS => {
+                until_ms.min((from_ms + 1).max(self.disk_ms()))
+            }
+            _ => until_ms,
         }
     }
 
@@ -209,59 +604,73 @@ impl World {
             let wall_ms = self.wall_ms();
             let boot_ms = self.now_ms;
             let fails = self.chance(200);
-            let pristine = self.largest.is_empty();
+            let write_ms = if self.chance(20) { self.within(10) } else { 0 };
+            let pristine = self.largest.is_empty() || self.broken == Broken::NewCluster;
             let server = &mut self.servers[self.live];
+            let worker_id = server.worker_id;
             let running = server.running.as_mut().expect("a server that is up");
             let generator = &running.generator;
             let last = generator.last();
+            let from_the_file = self.broken == Broken::WordFloor
+                && matches!(input, Input::Look(_))
+                && !generator.is_open();
+            let same_worker_id = self.broken == Broken::OtherWorkerId;
             let seen = Seen {
                 now_ms: wall_ms,
                 boot_ms,
-                last_ms: last.ms,
-                last_worker_id: Some(last.worker_id),
+                last_ms: if from_the_file { 0 } else { last.ms },
+                last_worker_id: Some(if same_worker_id {
+                    worker_id
+                } else {
+                    last.worker_id
+                }),
                 reserved_until_ms: generator.reserved_until(),
                 lead: generator.lead(),
             };
             let step = running.keeper.step(&seen, input);
-            for action in step.actions {
-                match action {
-                    Action::Close => _ = generator.close(),
-                    Action::Open {
-                        worker_id,
-                        above_ms,
-                    } => generator.open(worker_id, above_ms),
-                    Action::SetLead(lead) => generator.set_lead(lead),
-                    _ => {}
-                }
-            }
             running.shown = step.shown;
+            for action in step.actions {
+                self.act(action);
+            }
             input = match step.then {
-                Then::Read => Input::File(File {
-                    system_identifier: 1,
-                    timeline: server.timeline,
-                    pristine,
-                    found: server.disk.map_or(Found::Nothing, |disk| Found::Contents {
-                        stored: Stored {
-                            reserved_until_ms: disk.until_ms,
-                            epoch_ms: 0,
-                            layout: layout(),
-                            system_identifier: 1,
-                            timeline: disk.timeline,
-                            original: disk.original,
-                            clean: disk.clean,
-                            unknown_since_ms: disk.unknown_since_ms,
-                            left_behind_until_ms: None,
+                Then::Read => {
+                    let server = &self.servers[self.live];
+                    let timeline = server.timeline;
+                    Input::File(File {
+                        system_identifier: 1,
+                        timeline: if self.broken == Broken::NewCluster {
+                            1
+                        } else {
+                            timeline
                         },
-                        worker_id: Some(disk.worker_id),
-                        retired: Vec::new(),
-                    }),
-                }),
+                        pristine,
+                        found: server.disk.map_or(Found::Nothing, |disk| Found::Contents {
+                            stored: self.stored(disk, timeline),
+                            worker_id: Some(if same_worker_id {
+                                worker_id
+                            } else {
+                                disk.worker_id
+                            }),
+                            retired: Vec::new(),
+                        }),
+                    })
+                }
                 Then::Reserve {
                     worker_id,
                     until_ms,
                     unknown_since_ms,
                 } => {
-                    server.write(worker_id, until_ms, unknown_since_ms);
+                    let server = &self.servers[self.live];
+                    let disk_ms = server.disk.map_or(0, |disk| disk.until_ms);
+                    let is_open =
+                        (server.running.as_ref()).is_some_and(|run| run.generator.is_open());
+                    let above_ms = if is_open { last.ms } else { disk_ms };
+                    let until_ms = self.until_ms(wall_ms.max(above_ms), until_ms);
+                    self.now_ms += write_ms;
+                    let server = &mut self.servers[self.live];
+                    if self.broken != Broken::Durable {
+                        server.write(worker_id, until_ms, unknown_since_ms);
+                    }
                     // A failed write may still have reached the disk.
                     if fails {
                         Input::Written(Err("the disk".into()))
@@ -272,7 +681,9 @@ impl World {
                 }
                 Then::Wait(again_ms) => {
                     let again_ms = if fails { Some(1) } else { again_ms };
-                    running.turn_at_ms = boot_ms + again_ms.unwrap_or(100_000);
+                    let now_ms = self.now_ms;
+                    let running = self.live().running.as_mut().expect("a server that is up");
+                    running.turn_at_ms = now_ms + again_ms.unwrap_or(100_000);
                     return;
                 }
                 Then::Lease { .. } => unreachable!("a worker id that is not leased"),
@@ -280,81 +691,170 @@ impl World {
         }
     }
 
+    fn act(&mut self, action: Action) {
+        let wall_ms = self.wall_ms();
+        let server = &self.servers[self.live];
+        let configured = server.worker_id;
+        let generator = &(server.running.as_ref().expect("a server that is up")).generator;
+        match action {
+            Action::Close => _ = generator.close(),
+            Action::Open {
+                worker_id,
+                above_ms,
+            } => {
+                generator.open(worker_id, self.above_ms(above_ms));
+                if self.is_unknown && worker_id == configured {
+                    self.is_unknown = false;
+                    self.unknown_opened_ms = wall_ms;
+                }
+            }
+            Action::SetLead(lead) => generator.set_lead(self.lead(lead)),
+            _ => {}
+        }
+    }
+
     fn look(&mut self) -> Look {
+        let terms = self.terms;
         let worker_id = self.live().worker_id;
         let running = self.live().running.as_mut().expect("a server that is up");
         Look {
             configured: Configured::Fixed(worker_id),
-            in_recovery: false,
+            in_recovery: running.in_recovery,
             resets: 0,
             wanted: core::mem::take(&mut running.wanted),
             registry_is_here: false,
             led: false,
-            reservation_ms: TERMS.reservation_ms,
-            max_lead_ms: TERMS.configured_lead_ms,
+            reservation_ms: terms.reservation_ms,
+            max_lead_ms: terms.configured_lead_ms,
             max_burst_ms: BURST_MS,
         }
     }
 
-    /// A session's call.
-    fn issue(&mut self) {
+    /// True if a session that does not know when the last millisecond began waits for the next
+    /// tick.
+    fn waits_for_tick(&mut self) -> bool {
+        let wall_ms = self.wall_ms();
+        let generator = &(self.live().running.as_ref().expect("a server that is up")).generator;
+        let last = generator.last();
+        let is_full = last.sequence == layout().max_sequence();
+        if !generator.is_open() || !is_full || last.ms + 1 - wall_ms <= BURST_MS {
+            return false;
+        }
+        let waited = (self.full).is_some_and(|(ms, at_ms)| ms == last.ms && wall_ms > at_ms);
+        if !waited {
+            self.full = Some((last.ms, wall_ms));
+        }
+        !waited
+    }
+
+    /// A session's call. True if it got an id.
+    fn issue(&mut self) -> bool {
+        if self.broken == Broken::Begun && self.waits_for_tick() {
+            return false;
+        }
         let wall_ms = self.wall_ms();
         let late = self.chance(3);
         let start = self.random.random_range(0..4);
-        let server = &mut self.servers[self.live];
+        let server = &self.servers[self.live];
         let disk_ms = server.disk.map_or(0, |disk| disk.until_ms);
-        let running = server.running.as_mut().expect("a server that is up");
+        let running = server.running.as_ref().expect("a server that is up");
         let generator = &running.generator;
-        let bound_ms = generator.lead().bound_ms(wall_ms);
-        let stall = match generator.next(|| wall_ms, || true, |most| start.min(most)) {
+        let lead = generator.lead();
+        if self.broken == Broken::Begun {
+            // It has waited.
+            generator.set_lead(Lead {
+                burst_ms: lead.max_ms,
+                ..lead
+            });
+        }
+        let issued = generator.next(|| wall_ms, || true, |most| start.min(most));
+        generator.set_lead(lead);
+        let stall = match issued {
             Ok(issued) => {
-                self.waiting_since_ms = None;
-                self.check(issued.id, disk_ms, bound_ms, issued.lead_ms);
-                return;
+                self.check(issued.id, disk_ms, issued.lead_ms);
+                return true;
             }
             Err(stall) => stall,
         };
         match stall {
-            Stall::Full(_) => return,
+            Stall::Full(_) => return false,
             Stall::Unreserved if late => {
                 let last = generator.last();
                 let reserved_ms = generator.reserved_until();
-                let unknown_since_ms = generator.lead().unknown_since_ms();
-                let until_ms = late_renewal(wall_ms, last.ms, TERMS, reserved_ms, FOR_EVER);
+                let unknown_since_ms = lead.unknown_since_ms();
+                let until_ms = late_renewal(wall_ms, last.ms, self.terms, reserved_ms, FOR_EVER)
+                    .map(|until_ms| self.until_ms(wall_ms.max(last.ms), until_ms));
                 if let Some(until_ms) = until_ms {
-                    server.write(last.worker_id, until_ms, unknown_since_ms);
+                    let is_written = self.broken != Broken::Durable;
+                    let server = self.live();
+                    if is_written {
+                        server.write(last.worker_id, until_ms, unknown_since_ms);
+                    }
                     server.raise(until_ms);
                 }
             }
-            Stall::Unreserved | Stall::Closed => running.wanted = true,
+            Stall::Unreserved | Stall::Closed => {
+                let running = self.live().running.as_mut().expect("a server that is up");
+                running.wanted = true;
+            }
             Stall::TooFarAhead(_) => {}
             Stall::Unleased | Stall::EndOfTime => unreachable!("{stall:?}"),
         }
-        let since_ms = *self.waiting_since_ms.get_or_insert(self.now_ms);
-        let waited_ms = self.now_ms - since_ms.max(self.excused_until_ms);
-        if waited_ms > AT_ONCE_MS {
+        let since = match self.since {
+            Some(since) => since,
+            None => Since {
+                happened: Happened::Nothing,
+                at_ms: *self.waiting_since_ms.get_or_insert(self.now_ms),
+            },
+        };
+        let until_ms = since.at_ms.max(self.excused_until_ms) + since.happened.limit_ms();
+        if self.now_ms > until_ms {
             let shown = self.live().running.as_ref().map(|running| running.shown);
-            self.fails(format!(
-                "{waited_ms} ms without an id: {stall:?}, {shown:?}"
-            ));
+            let waited_ms = self.now_ms - since.at_ms;
+            self.fails(
+                Trouble::Waits(since.happened),
+                format!("{waited_ms} ms without an id: {stall:?}, {shown:?}"),
+            );
         }
+        false
     }
 
-    fn check(&mut self, id: i64, disk_ms: i64, bound_ms: i64, lead_ms: i64) {
+    fn check(&mut self, id: i64, disk_ms: i64, lead_ms: i64) {
+        let parts = layout().decompose(id).expect("an id");
+        if let Some(since) = self.since
+            && parts.worker_id == self.servers[self.live].worker_id
+        {
+            let waited_ms = self.now_ms - since.at_ms;
+            let times = self.times.entry(since.happened).or_default();
+            times.add(waited_ms, since.happened.limit_ms());
+            self.since = None;
+        }
+        if let Some(since_ms) = self.waiting_since_ms.take() {
+            let times = self.times.entry(Happened::Nothing).or_default();
+            times.add(self.now_ms - since_ms, Happened::Nothing.limit_ms());
+        }
+        self.is_melted |= lead_ms <= self.terms.configured_lead_ms;
+        self.owed_ms = self.owed_ms.max(lead_ms.min(BURST_MS));
         self.issued += 1;
         self.led += usize::from(lead_ms > BURST_MS);
-        let parts = layout().decompose(id).expect("an id");
         let before = self.largest.insert(parts.worker_id, id).unwrap_or(0);
         if id <= before {
             let before = layout().decompose(before);
-            self.fails(format!("{parts:?} after {before:?}"));
+            self.fails(Trouble::Twice, format!("{parts:?} after {before:?}"));
         }
         if parts.ms > disk_ms {
-            self.fails(format!("{parts:?}, and {disk_ms} is on the disk"));
+            self.fails(
+                Trouble::NotOnDisk,
+                format!("{parts:?}, and {disk_ms} is on the disk"),
+            );
         }
-        if lead_ms > bound_ms || lead_ms != parts.ms - self.wall_ms() {
-            self.fails(format!("{parts:?} leads by {lead_ms}"));
+        // Without the rule, what matters is whether an id comes twice.
+        let is_bounded = self.broken != Broken::Melt;
+        if is_bounded && lead_ms > self.bound_ms() {
+            self.fails(Trouble::Lead, format!("{parts:?} leads by {lead_ms}"));
         }
+        let real_ms = (parts.ms - self.wall_ms()).max(0);
+        assert_eq!(lead_ms.max(0), real_ms, "the lead as reported");
     }
 
     /// A copy of the live server's disk, for another server.
@@ -367,36 +867,49 @@ impl World {
 
     /// Sets the live server's clock, within the allowed offset.
     fn set_clock(&mut self) {
-        let off_ms = self.within(2 * OFF_MS) - OFF_MS;
+        let apart_ms = match self.broken {
+            _ if self.alone => self.terms.configured_lead_ms - 1,
+            Broken::Clocks => 2 * self.terms.reservation_ms,
+            _ => self.terms.reservation_ms,
+        };
+        let off_ms = self.within(apart_ms) - apart_ms / 2;
+        self.settle();
         let back_ms = self.live().off_ms - off_ms;
         self.live().off_ms = off_ms;
-        // After a crash and a set-back of less than the remaining lead, ids must continue.
-        let last_ms = (self.live().running.as_ref()).map_or(0, |run| run.generator.last().ms);
-        let disk_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
-        let lead_ms = last_ms.max(disk_ms) - self.wall_ms();
-        if back_ms > 0 && lead_ms > TERMS.configured_lead_ms {
-            self.excused_until_ms = self.excused_until_ms.max(self.now_ms + back_ms);
-        }
+        // The floor above an unknown predecessor may still be computed, by the clock as set.
+        let owed_ms = if self.is_unknown {
+            back_ms.max(0)
+        } else {
+            back_ms
+        };
+        self.owed_ms += owed_ms;
+        self.owed_until_ms += owed_ms;
+        self.happened(if back_ms > 0 {
+            Happened::SetBack
+        } else {
+            Happened::SetAhead
+        });
     }
 
     /// Runs a random event.
     fn happen(&mut self) {
-        self.now_ms +=
-            i64::from(self.chance(2)) + if self.chance(40) { self.within(60) } else { 0 };
-        if self.calm {
-            self.now_ms += self.within(4);
+        self.now_ms += i64::from(self.chance(2));
+        let is_waited_for = self.since.is_some() || self.waiting_since_ms.is_some();
+        if !is_waited_for {
+            self.now_ms += if self.chance(40) { self.within(60) } else { 0 };
+            self.now_ms += if self.calm { self.within(4) } else { 0 };
         }
         let event = match self.within(2_000) {
             0..=43 if self.calm && !self.chance(16) => return,
+            30..=43 if self.alone => return,
             event => event,
         };
-        if event < 44 {
-            let lead_ms = (self.live().running.as_ref())
-                .map_or(0, |running| running.generator.last().ms)
-                - self.wall_ms();
+        if event < 45 {
             self.recent.push(format!(
-                "{event} at {}, {lead_ms} ahead, {} off",
-                self.now_ms, self.servers[self.live].off_ms
+                "{event} at {}, {} ahead, {} off",
+                self.now_ms,
+                self.lead_ms(),
+                self.servers[self.live].off_ms
             ));
             let old = self.recent.len().saturating_sub(6);
             self.recent.drain(..old);
@@ -406,22 +919,26 @@ impl World {
             0..=9 => {
                 let crashes = if self.chance(4) { 20 } else { 1 };
                 for _ in 0..crashes {
-                    self.excuse_crash();
-                    self.stop(false);
-                    self.start();
-                    self.turn();
                     self.now_ms += self.within(20);
+                    self.crash();
+                    self.start(false);
+                    self.happened(Happened::Kill);
+                    self.turn();
                 }
             }
             10..=13 => {
+                self.settle();
                 self.stop(true);
-                self.start();
+                self.start(false);
+                self.happened(Happened::CleanStop);
             }
             14..=19 => {
                 // Restart of the launcher alone: the word is kept.
+                self.settle();
                 self.stop(true);
                 let running = self.live().running.as_mut().expect("a server that is up");
                 running.keeper = Keeper::new(0, layout(), 0, false);
+                self.happened(Happened::LauncherRestart);
                 self.turn();
             }
             20..=29 => self.set_clock(),
@@ -436,60 +953,95 @@ impl World {
                 self.live().backup = copy;
             }
             36..=38 => {
-                // Failover: the primary is down and another server is promoted.
                 let other = usize::try_from(self.within(2)).unwrap_or(0);
-                if other == self.live {
-                    return;
+                if other != self.live {
+                    self.promote(other);
                 }
-                let clean = self.chance(2);
-                self.stop(clean);
-                self.live().running = None;
-                let worker_id = self.live().worker_id;
-                self.live = other;
-                self.before_unknown();
-                self.timeline += 1;
-                let timeline = self.timeline;
-                let server = self.live();
-                (server.timeline, server.worker_id) = (timeline, worker_id);
-                self.excuse_copy();
-                self.start();
             }
             39..=40 => {
                 // An older backup replaces the server.
-                self.stop(false);
                 self.before_unknown();
+                self.crash();
                 let server = self.live();
                 server.disk = server.backup;
-                self.excuse_copy();
-                self.start();
+                self.start(false);
+                self.unknown(Happened::Restore);
             }
             41..=42 => {
                 // Change to a worker id that another server has used.
-                self.before_unknown();
+                self.settle();
                 let worker_id = u16::try_from(self.within(3)).unwrap_or(0);
-                self.live().worker_id = worker_id;
-                self.turn();
-            }
-            43 => {
-                self.stop(false);
-                self.before_unknown();
-                self.live().disk = None;
-                self.start();
-            }
-            44..=1_000 => {
-                let now_ms = self.now_ms;
-                let running = self.live().running.as_ref().expect("a server that is up");
-                if running.wanted || running.turn_at_ms <= now_ms {
+                let in_force = self.generator().last().worker_id;
+                if worker_id != in_force && worker_id != self.live().worker_id {
+                    self.before_unknown();
+                    self.use_elsewhere(worker_id);
+                    let restarts = self.broken == Broken::OtherWorkerId;
+                    let server = self.live();
+                    server.worker_id = worker_id;
+                    if let Some(running) = server.running.as_mut().filter(|_| restarts) {
+                        // A running launcher would know by itself.
+                        running.keeper = Keeper::new(0, layout(), 0, false);
+                    }
+                    self.unknown(Happened::OtherWorkerId);
                     self.turn();
                 }
             }
+            43 => {
+                self.before_unknown();
+                self.crash();
+                self.live().disk = None;
+                self.start(false);
+                self.unknown(Happened::LostDisk);
+            }
+            44 => {
+                let ms = self.within(500);
+                self.load(ms);
+            }
+            45..=1_000 => self.turn_if_due(),
             _ => {
-                let most = if self.calm { 2 } else { 12 };
-                for _ in 0..self.within(most) {
-                    self.issue();
+                let most = if self.calm && !is_waited_for { 2 } else { 12 };
+                for _ in 0..=self.within(most) {
+                    let _ = self.issue();
                 }
             }
         }
+    }
+
+    /// A server that is not simulated has issued ids with this worker id, as late as it may.
+    fn use_elsewhere(&mut self, worker_id: u16) {
+        let terms = self.terms;
+        let ms = self.now_ms + terms.reservation_ms / 2 + terms.configured_lead_ms;
+        let id = layout().compose(Parts {
+            ms,
+            worker_id,
+            sequence: layout().max_sequence(),
+        });
+        let largest = self.largest.entry(worker_id).or_default();
+        *largest = id.max(*largest);
+    }
+
+    /// Failover: the primary is down and another server is promoted, whose launcher looks for that
+    /// once a second.
+    fn promote(&mut self, other: usize) {
+        self.before_unknown();
+        if self.chance(2) {
+            self.stop(true);
+        }
+        self.live().running = None;
+        let worker_id = self.live().worker_id;
+        self.live = other;
+        self.timeline += 1;
+        let timeline = self.timeline;
+        self.start(true);
+        self.turn();
+        let turn_at_ms = self.now_ms + self.within(1_000);
+        let server = self.live();
+        (server.timeline, server.worker_id) = (timeline, worker_id);
+        if let Some(running) = &mut server.running {
+            running.in_recovery = false;
+            running.turn_at_ms = turn_at_ms;
+        }
+        self.unknown(Happened::Promotion);
     }
 }
 
@@ -512,26 +1064,107 @@ impl Server {
     }
 }
 
+/// The result of a simulation.
+struct Outcome {
+    trouble: Option<(Trouble, String)>,
+    times: BTreeMap<Happened, Times>,
+    issued: usize,
+    led: usize,
+}
+
+fn run(seed: u64, terms: Terms, broken: Broken) -> Outcome {
+    let mut world = World::new(seed, terms, broken);
+    for step in 0..STEPS {
+        world.happen();
+        if let Some((_, text)) = &mut world.trouble {
+            let recent = &world.recent;
+            let _ = write!(text, " (step {step}); {recent:?}");
+            break;
+        }
+    }
+    Outcome {
+        trouble: world.trouble,
+        times: world.times,
+        issued: world.issued,
+        led: world.led,
+    }
+}
+
+fn show(terms: Terms, times: &BTreeMap<Happened, Times>) {
+    let bounds = BOUNDS_MS.map(|ms| format!("{:>9}", format!("<= {ms}")));
+    println!(
+        "{:<16}{}     more  longest  excused",
+        format!("{}, {}", terms.reservation_ms, terms.configured_lead_ms),
+        bounds.concat()
+    );
+    for (happened, times) in times {
+        let counts = times.counts.map(|count| format!("{count:>9}")).concat();
+        println!(
+            "{:<16}{counts}{:>9}{:>9}",
+            format!("{happened:?}"),
+            times.longest_ms,
+            times.excused
+        );
+    }
+}
+
 #[test]
 fn no_id_comes_twice_or_goes_back_and_no_call_waits() {
     let seed = support::seed();
     let (mut issued, mut led) = (0, 0);
-    for round in 0..support::rounds(300, 20_000) {
-        let seed = seed.wrapping_add(round);
-        let mut world = World::new(seed);
-        for step in 0..STEPS {
-            world.happen();
-            if let Some(trouble) = world.trouble {
-                panic!(
-                    "round {round}, step {step}: {trouble} (LEAF_ID_SEED={seed}); {:?}",
-                    world.recent
-                );
+    println!("Milliseconds from an event to the first id, for a reservation and a max lead");
+    for terms in TERMS {
+        let mut times = BTreeMap::<_, Times>::new();
+        for round in 0..support::rounds(100, 7_000) {
+            let seed = seed.wrapping_add(round);
+            let outcome = run(seed, terms, Broken::Nothing);
+            let trouble = outcome.trouble;
+            assert_eq!(trouble, None, "{terms:?}, LEAF_ID_SEED={seed}");
+            for (happened, more) in &outcome.times {
+                times.entry(*happened).or_default().add_all(more);
             }
+            issued += outcome.issued;
+            led += outcome.led;
         }
-        issued += world.issued;
-        led += world.led;
+        show(terms, &times);
     }
     println!("{issued} ids, {led} of them ahead of the clock");
     let not_led = issued - led;
     assert!(led > 100_000 && not_led > 100_000, "it does nothing");
+}
+
+/// The first trouble in so many rounds.
+fn noticed(seed: u64, rounds: u64, broken: Broken) -> Option<Trouble> {
+    let found = (0..rounds).find_map(|round| {
+        let terms = TERMS[usize::try_from(round).unwrap_or(0) % TERMS.len()];
+        let seed = seed.wrapping_add(round);
+        let (trouble, text) = run(seed, terms, broken).trouble?;
+        let (reservation_ms, max_ms) = (terms.reservation_ms, terms.configured_lead_ms);
+        println!("{broken:?}: {trouble:?} in round {round} ({reservation_ms}, {max_ms}); {text}");
+        Some(trouble)
+    });
+    if found.is_none() {
+        println!("{broken:?}: nothing in {rounds} rounds");
+    }
+    found
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let seed = support::seed();
+    let needed = NEEDED.map(|broken| (broken, support::rounds(20_000, 60_000), true));
+    let not_needed = NOT_NEEDED.map(|(broken, tried)| (broken, support::rounds(300, tried), false));
+    let rules = needed.into_iter().chain(not_needed);
+    let wrong: Vec<_> = thread::scope(|scope| {
+        let runs: Vec<_> = rules
+            .map(|(broken, rounds, is_needed)| {
+                let run = scope.spawn(move || noticed(seed, rounds, broken).is_some() == is_needed);
+                (broken, run)
+            })
+            .collect();
+        runs.into_iter()
+            .filter_map(|(broken, run)| (!run.join().expect("no panic")).then_some(broken))
+            .collect()
+    });
+    assert!(wrong.is_empty(), "not as listed: {wrong:?}");
 }
