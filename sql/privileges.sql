@@ -266,8 +266,8 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_opaque_key(text),
     @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_make_key(text, bigint, text),
-    @extschema@.leaf_claim(internal, integer),
-    @extschema@.leaf_worker_lease(internal, integer),
+    leaf_id.leaf_claim(internal, integer),
+    leaf_id.leaf_worker_lease(internal, integer),
     leaf_id.leaf_worker_release(integer),
     leaf_id.leaf_worker_retire(integer, boolean),
     leaf_id.leaf_worker_set_aside(integer, timestamptz)

@@ -210,7 +210,7 @@ def test():
     for server in (source, registry):
         server.ask("""
             CREATE EXTENSION leaf_id; CREATE ROLE leaf_member LOGIN;
-            GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO leaf_member""")
+            GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO leaf_member""")
     source.ask("SELECT leaf_tag_create('sourced'), leaf_tag_grant('sourced', 'leaf_member')")
     issuer.ask("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink")
     for server in (source, registry):

@@ -88,7 +88,7 @@ SET search_path = nowhere;
 SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');
 \echo :SQLSTATE
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION public.leaf_claim TO leaf_id_member;
+GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO leaf_id_member;
 SET ROLE leaf_id_member;
 SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}') \gset
 SELECT first FROM json_to_record(:'token') :answer;

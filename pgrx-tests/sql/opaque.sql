@@ -79,7 +79,7 @@ CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
 SELECT leaf_tag_grant('t', 'public');
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_manager;
 GRANT EXECUTE ON FUNCTION leaf_opaque_create, leaf_id.leaf_make_key TO leaf_id_keeper;
-GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_id_member;
+GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO leaf_id_member;
 GRANT EXECUTE ON FUNCTION leaf_opaque_encode, leaf_opaque_decode TO leaf_id_app;
 CREATE VIEW ways AS
 SELECT current_user AS role, way, sqlstate

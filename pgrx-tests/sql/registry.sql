@@ -107,7 +107,7 @@ SET ROLE leaf_id_x;
 SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms));
 \echo :SQLSTATE
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION leaf_worker_lease TO leaf_id_x, leaf_id_y;
+GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO leaf_id_x, leaf_id_y;
 SET ROLE leaf_id_x;
 -- Nothing of the caller's is run with the owner's rights.
 CREATE TEMP TABLE leaf_worker (worker_id int);

@@ -100,14 +100,14 @@ RESET ROLE;
 
 -- A claim for another server takes the tag as well as EXECUTE.
 SELECT leaf_tag_grant('t', 'leaf_id_app');
-GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_id_app, leaf_id_mallory;
+GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO leaf_id_app, leaf_id_mallory;
 SET ROLE leaf_id_mallory;
 SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');
 \echo :SQLSTATE
 SET ROLE leaf_id_app;
 SELECT token::json ->> 'len' AS claimed FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');
 RESET ROLE;
-REVOKE EXECUTE ON FUNCTION leaf_claim FROM leaf_id_app, leaf_id_mallory;
+REVOKE EXECUTE ON FUNCTION leaf_id.leaf_claim FROM leaf_id_app, leaf_id_mallory;
 
 -- A grant takes a role, a tag and the right to grant.
 SELECT call, r.*

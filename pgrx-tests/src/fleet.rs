@@ -77,7 +77,7 @@ impl Server {
     pub fn admit_members(&self) {
         self.session().run(&format!(
             "CREATE ROLE {MEMBER} LOGIN PASSWORD '{PASSWORD}';
-             GRANT EXECUTE ON FUNCTION leaf_claim TO {MEMBER};
+             GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO {MEMBER};
              GRANT USAGE ON SCHEMA leaf_id TO {MEMBER};
              ALTER TABLE leaf_id.leaf_alloc ALTER granted_to SET DEFAULT ARRAY['{MEMBER}']::name[]"
         ));
@@ -86,7 +86,7 @@ impl Server {
     /// Allows members to lease worker ids.
     pub fn lease_worker_ids(&self) {
         self.session().run(&format!(
-            "GRANT EXECUTE ON FUNCTION leaf_worker_lease TO {MEMBER}"
+            "GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO {MEMBER}"
         ));
     }
 

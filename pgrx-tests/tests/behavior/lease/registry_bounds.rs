@@ -80,7 +80,7 @@ impl Answer {
 fn role(server: &Server, name: &str) -> Session {
     server.session().run(&format!(
         "CREATE ROLE {name} LOGIN;
-         GRANT EXECUTE ON FUNCTION leaf_worker_lease TO {name}"
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO {name}"
     ));
     server.connect_as(name, "postgres")
 }
@@ -199,7 +199,7 @@ fn a_server_with_another_role_has_another_worker_id() {
     let registry = Registry::start();
     registry.server.session().run(
         "CREATE ROLE elsewhere LOGIN PASSWORD 'secret';
-         GRANT EXECUTE ON FUNCTION leaf_worker_lease TO elsewhere",
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO elsewhere",
     );
     let server = registry.member("a");
     let mut session = server.session();

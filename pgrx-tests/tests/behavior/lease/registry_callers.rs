@@ -12,7 +12,7 @@ fn the_functions_work_in_a_schema_of_any_name() {
         "CREATE SCHEMA \"the ids\"; CREATE EXTENSION leaf_id SCHEMA \"the ids\";
          CREATE ROLE member LOGIN; CREATE ROLE monitor LOGIN IN ROLE pg_monitor;
          GRANT USAGE ON SCHEMA \"the ids\" TO member, monitor;
-         GRANT EXECUTE ON FUNCTION \"the ids\".leaf_worker_lease TO member;
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO member;
          REVOKE ALL ON SCHEMA public FROM PUBLIC",
     );
     let mut member = server.connect_as("member", "postgres");

@@ -351,7 +351,7 @@ fn registry_in_a_local_database() {
     // Other servers lease from it, too.
     server.admit_members();
     let mut session = server.session_in("ids");
-    session.run("GRANT EXECUTE ON FUNCTION leaf_worker_lease TO leaf_member");
+    session.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO leaf_member");
     let other = Server::start_unrelated(1, &[]);
     let mut there = other.session();
     there.run("CREATE EXTENSION leaf_id");

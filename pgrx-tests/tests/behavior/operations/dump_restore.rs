@@ -109,7 +109,7 @@ fn who_installed_it_dumps_and_restores_it() {
          INSERT INTO orders SELECT FROM generate_series(1, 100);
          GRANT USAGE ON SCHEMA leaf_id TO manager;
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
-         GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_claim TO manager",
+         GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_id.leaf_claim TO manager",
     );
     let grants: Vec<String> = owner.column(GRANTS);
     let tags = "SELECT biz_tag || max_id FROM leaf_id.leaf_alloc";

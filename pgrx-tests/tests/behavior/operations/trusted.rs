@@ -26,7 +26,7 @@ fn the_owner_of_a_database_installs_manages_and_removes() {
         "SELECT leaf_tag_reset('t', 900); SELECT leaf_id.leaf_worker_retire(7);
          INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('u'); DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'u';
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO alice;
-         GRANT EXECUTE ON FUNCTION leaf_claim TO alice",
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO alice",
     );
     let mut alice = server.connect_as("alice", "app");
     alice.run("SELECT leaf_tag_create('of alice'); SELECT leaf_tag_drop('of alice')");

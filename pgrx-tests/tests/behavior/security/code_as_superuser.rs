@@ -246,7 +246,7 @@ pub(super) fn use_everything(attack: &Attack) {
     let mut admin = attack.admin();
     admin.run(
         "DO $$ BEGIN CREATE ROLE member LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
-         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member",
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member",
     );
     // Claims and leases of other servers.
     let mut member = attack.server.connect_as("member", SHOP);
@@ -424,7 +424,7 @@ fn everything_else_that_could_run_in_a_statement() {
             "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_worker".into(),
             "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_registry".into(),
             "ALTER EXTENSION leaf_id ADD SCHEMA evil".into(),
-            "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(internal, integer)".into(),
+            "ALTER EXTENSION leaf_id DROP FUNCTION leaf_id.leaf_claim(internal, integer)".into(),
             "ALTER EXTENSION leaf_id DROP TEXT SEARCH PARSER leaf_id.leaf_claim".into(),
             format!("ALTER TEXT SEARCH PARSER leaf_id.leaf_claim SET SCHEMA {HERS}"),
             format!("ALTER EXTENSION leaf_id ADD FUNCTION {HERS}.run(text)"),

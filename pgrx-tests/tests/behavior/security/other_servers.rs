@@ -44,7 +44,7 @@ fn index_function(attack: &Attack, body: &str) {
 
 fn admit(attack: &Attack, role: &str) {
     attack.admin().run(&format!(
-        "GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO {role}"
+        "GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO {role}"
     ));
 }
 
@@ -169,7 +169,7 @@ fn hers_and_a_member() -> (Attack, Server) {
     };
     attack.admin().run(&format!(
         "CREATE ROLE member LOGIN PASSWORD 'secret';
-         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member;
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member;
          GRANT USAGE ON SCHEMA {HERS} TO member;
          ALTER DATABASE {SHOP} SET {parallel} = on;
          SELECT leaf_tag_create('t', step => 1, max_step => 1, max_value => 900000)"
@@ -314,7 +314,7 @@ fn an_extension_that_is_created_anew() {
     attack.admin().run(
         "DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id;
          SELECT leaf_tag_create('later'), leaf_tag_grant('later', 'member');
-         GRANT EXECUTE ON FUNCTION leaf_claim TO member",
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO member",
     );
     session.run("SELECT leaf_tag_create('later', server => 'hers')");
     assert_eq!(session.next("later"), 1);

@@ -156,7 +156,7 @@ fn a_function_in_the_place_of_leaf_ids() {
         let mut admin = attack.admin();
         admin.run(
             "CREATE ROLE member LOGIN;
-             GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member",
+             GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member",
         );
         attack.mallory_tries(&replaced_functions(&attack));
         let mut member = attack.server.connect_as("member", SHOP);

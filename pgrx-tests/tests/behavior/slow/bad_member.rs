@@ -93,7 +93,7 @@ fn registry() -> (Server, Session, Session) {
     let server = Server::with_leaf_id(&[]);
     server.session().run(
         "CREATE ROLE honest LOGIN; CREATE ROLE other LOGIN; CREATE ROLE mallory LOGIN;
-         GRANT EXECUTE ON FUNCTION leaf_worker_lease TO honest, other, mallory",
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_lease TO honest, other, mallory",
     );
     let honest = server.connect_as("honest", "postgres");
     let mallory = server.connect_as("mallory", "postgres");

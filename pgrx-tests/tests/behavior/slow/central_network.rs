@@ -427,13 +427,13 @@ fn a_role_that_may_not_claim() {
     let mut admin = pair.central.session();
     pair.suffers(
         || {
-            admin.run("REVOKE EXECUTE ON FUNCTION leaf_claim FROM leaf_member");
+            admin.run("REVOKE EXECUTE ON FUNCTION leaf_id.leaf_claim FROM leaf_member");
             pair.proxy.end_connections();
         },
-        "which takes GRANT EXECUTE ON FUNCTION public.leaf_claim TO leaf_member",
+        "which takes GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO leaf_member",
         || {
             let mut admin = pair.central.session();
-            admin.run("GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_member");
+            admin.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO leaf_member");
         },
     );
     assert_eq!(pair.lost(), 0);

@@ -137,11 +137,11 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                      REVOKE SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc FROM nobody;
                  END $$",
                 "DO $$ BEGIN
-                     GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO nobody;
-                     IF NOT has_function_privilege('nobody', 'leaf_claim(internal, integer)', 'EXECUTE') THEN
+                     GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO nobody;
+                     IF NOT has_function_privilege('nobody', 'leaf_id.leaf_claim(internal, integer)', 'EXECUTE') THEN
                          RAISE insufficient_privilege;
                      END IF;
-                     REVOKE EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease FROM nobody;
+                     REVOKE EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease FROM nobody;
                  END $$",
             ],
         ),
@@ -207,7 +207,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[
                 "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STATISTICS 10",
-                "ALTER FUNCTION leaf_claim COST 2",
+                "ALTER FUNCTION leaf_id.leaf_claim COST 2",
                 "COMMENT ON VIEW leaf_id.tags_detail IS 'of {role}'",
                 "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc
                      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
@@ -242,7 +242,7 @@ fn each_role_may_do_what_security_md_says() {
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t');
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
          GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION;
-         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member;
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member;
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
          SELECT leaf_gapless_create('s');
          SELECT leaf_tag_create('granted'), leaf_tag_create('others'), leaf_opaque_create('opaque');
