@@ -305,31 +305,48 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_roles_of_sequences(oid, oid[]) IS
     'The roles, except superusers, that own a table or sequences, or may number rows by these';
 
-CREATE FUNCTION leaf_id.leaf_carry_rights(tag text, roles name[]) RETURNS text[]
+-- Otherwise the INSERTs of others would begin to fail. Who may edit tags needs no grant.
+CREATE FUNCTION leaf_id.leaf_check_rights(tag text, roles name[], column_name name, table_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    others CONSTANT text := (
+        SELECT string_agg(quote_ident(r.role), ', ' ORDER BY r.role) FROM unnest($2) r (role)
+        WHERE r.role <> 'public'
+            AND CASE WHEN r.role <> 'public' THEN NOT has_table_privilege(r.role, 'leaf_id.leaf_alloc', 'UPDATE') END
+            AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 AND r.role = ANY (a.granted_to)));
+BEGIN
+    IF others IS NOT NULL AND NOT has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') THEN
+        RAISE EXCEPTION 'permission denied to grant the tag of column "%" of table %', $3, $4
+            USING ERRCODE = 'insufficient_privilege',
+                DETAIL = format('These roles number its rows, and could not any more: %s.', others),
+                HINT = format('To be allowed to grant it: GRANT USAGE ON SCHEMA leaf_id TO %I WITH GRANT OPTION;', current_user);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_check_rights(text, name[], name, text) IS
+    'An error if the caller may not grant the tag of a column to the roles that can number its rows';
+
+CREATE FUNCTION leaf_id.leaf_carry_rights(tag text, roles name[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     may_grant CONSTANT boolean := has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION');
     role name;
-    notices text[] := '{}';
 BEGIN
     FOREACH role IN ARRAY $2 LOOP
-        IF role = ANY (SELECT unnest(a.granted_to) FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
-            CONTINUE;
-        ELSIF may_grant OR role = 'public' THEN
+        IF (may_grant OR role = 'public')
+            AND role <> ALL (ARRAY(SELECT unnest(a.granted_to) FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1))
+        THEN
             PERFORM leaf_id.leaf_grant_tag($1, role);
-        ELSE
-            notices := notices || format(
-                'role "%s" numbered rows, and needs a grant for the tag: SELECT %s(%L, %L)',
-                role, leaf_id.leaf_function_name('leaf_tag_grant'), $1, role);
         END IF;
     END LOOP;
-    RETURN notices;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_carry_rights(text, name[]) IS
-    'Grants a tag to the roles that could number the rows of its column, or says who lacks the grant';
+    'Grants a tag to the roles that could number the rows of its column';
 
 -- Includes the table's descendants; NULL if all are empty. Only under the lock.
 CREATE FUNCTION leaf_id.leaf_largest_value(relation oid, column_name name) RETURNS bigint
@@ -594,6 +611,8 @@ BEGIN
     used_tag := coalesce($3, leaf_id.leaf_default_tag($1, this.number, $5));
     notices := '{}';
     roles := leaf_id.leaf_roles_of_sequences($1, this.sequences);
+    -- Of a new column, and of roles that were granted something meanwhile.
+    PERFORM leaf_id.leaf_check_rights(used_tag, roles, $2, this.table_name);
     -- A limit set explicitly on the sequence counts; the default limit of its type does not.
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
     FROM pg_sequence q
@@ -628,7 +647,8 @@ BEGIN
         used_tag, $2, this.table_name, taken + 1 + least(left_over.gap, trunc((last_id - taken) / 8)),
         last_id, $4, $3 IS NOT NULL) g;
     first_id := given.first_id;
-    notices := notices || given.notices || leaf_id.leaf_carry_rights(used_tag, roles);
+    notices := notices || given.notices;
+    PERFORM leaf_id.leaf_carry_rights(used_tag, roles);
     small := leaf_id.leaf_small_references($1, this.number, last_id);
     IF small IS NOT NULL THEN
         notices := notices || format(
@@ -1116,10 +1136,12 @@ BEGIN
             RETURN;
         END IF;
     ELSE
-        PERFORM leaf_id.leaf_tell_unindexed($1, $2, this.table_name);
         IF NOT $5 THEN
+            PERFORM leaf_id.leaf_check_rights(
+                $3, leaf_id.leaf_roles_of_sequences($1, this.sequences), $2, this.table_name);
             PERFORM leaf_id.leaf_tell_code(this.sequences);
         END IF;
+        PERFORM leaf_id.leaf_tell_unindexed($1, $2, this.table_name);
     END IF;
 
     LOOP

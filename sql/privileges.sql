@@ -159,6 +159,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_insert_is_enough(oid, text),
     leaf_id.leaf_roles_that_insert(oid),
     leaf_id.leaf_roles_of_sequences(oid, oid[]),
+    leaf_id.leaf_check_rights(text, name[], name, text),
     leaf_id.leaf_carry_rights(text, name[]),
     leaf_id.leaf_tell_code(oid[]),
     leaf_id.leaf_last_of_tag(text, name, text),

@@ -274,8 +274,14 @@ fn thirty_tables_move_there_and_back_by_the_page() {
     assert_eq!(inserts["visitor into refunds"], "");
     assert_eq!(inserts["visitor into orders"], "42501");
 
-    run_statements(&mut admin, &block(&page, "migrator WITH GRANT OPTION"));
+    let grants = block(&page, "migrator WITH GRANT OPTION");
     let mut owner = application.as_role("migrator");
+    let (on_tags, _) = grants.split_once(';').unwrap();
+    admin.run(on_tags);
+    let refusal = owner.fails("SELECT * FROM leaf_adopt('orders', 'id')");
+    refusal.is("42501").details("app, clerk");
+    assert_eq!(application.columns(), columns);
+    run_statements(&mut admin, &grants);
     run_statements(&mut owner, &block(&page, "leaf_adopt_all"));
     let moved = application.columns();
     assert!(
