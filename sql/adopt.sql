@@ -247,6 +247,38 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_default_tag(oid, smallint, boolean) IS
     'The tag of a column whose tag is not named: the table, with its schema if that is not public, and with the column if others of the table number rows too; for a new column, with the oid of the table if a tag had that name';
 
+-- Also through views and rules, whose owner needs the right to insert: defaults are evaluated as
+-- whoever inserts.
+CREATE FUNCTION leaf_id.leaf_roles_that_insert(relation oid) RETURNS SETOF oid
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH RECURSIVE target AS (
+        SELECT m AS oid FROM leaf_id.leaf_family($1) m
+        UNION
+        SELECT v.oid
+        FROM target t
+        JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid AND d.classid = 'pg_rewrite'::regclass
+        JOIN pg_rewrite r ON r.oid = d.objid AND r.ev_class <> t.oid
+        JOIN pg_class v ON v.oid = r.ev_class
+        WHERE has_any_column_privilege(v.relowner, t.oid, 'INSERT')
+            -- The bit of INSERT.
+            AND pg_relation_is_updatable(v.oid, false) & 8 <> 0
+    )
+    SELECT x.grantee
+    FROM target t
+    JOIN pg_class c ON c.oid = t.oid
+    CROSS JOIN LATERAL (
+        SELECT * FROM aclexplode(c.relacl)
+        UNION ALL
+        SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
+        WHERE a.attrelid = c.oid AND NOT a.attisdropped
+    ) x
+    WHERE x.privilege_type = 'INSERT'
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_roles_that_insert(oid) IS
+    'The roles that were granted INSERT on a table, its partitions and children, or on views of these';
+
 -- INSERT is enough for an identity; for the sequence of a default, it takes USAGE.
 CREATE FUNCTION leaf_id.leaf_roles_of_sequences(relation oid, sequences oid[]) RETURNS name[]
 LANGUAGE sql STABLE
@@ -260,16 +292,8 @@ AS $$
         FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a
         WHERE c.oid = ANY ($2) AND a.privilege_type IN ('USAGE', 'UPDATE')
         UNION ALL
-        SELECT x.grantee
-        FROM leaf_id.leaf_family($1) m
-        JOIN pg_class c ON c.oid = m
-        CROSS JOIN LATERAL (
-            SELECT * FROM aclexplode(c.relacl)
-            UNION ALL
-            SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
-            WHERE a.attrelid = c.oid AND NOT a.attisdropped
-        ) x
-        WHERE x.privilege_type = 'INSERT' AND NOT EXISTS (
+        SELECT i FROM leaf_id.leaf_roles_that_insert($1) i
+        WHERE NOT EXISTS (
             SELECT FROM unnest($2) q (sequence)
             WHERE NOT EXISTS (
                 SELECT FROM pg_depend d
@@ -281,31 +305,48 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_roles_of_sequences(oid, oid[]) IS
     'The roles, except superusers, that own a table or sequences, or may number rows by these';
 
-CREATE FUNCTION leaf_id.leaf_carry_rights(tag text, roles name[]) RETURNS text[]
+-- Otherwise the INSERTs of others would begin to fail. Who may edit tags needs no grant.
+CREATE FUNCTION leaf_id.leaf_check_rights(tag text, roles name[], column_name name, table_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    others CONSTANT text := (
+        SELECT string_agg(quote_ident(r.role), ', ' ORDER BY r.role) FROM unnest($2) r (role)
+        WHERE r.role <> 'public'
+            AND CASE WHEN r.role <> 'public' THEN NOT has_table_privilege(r.role, 'leaf_id.leaf_alloc', 'UPDATE') END
+            AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 AND r.role = ANY (a.granted_to)));
+BEGIN
+    IF others IS NOT NULL AND NOT has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') THEN
+        RAISE EXCEPTION 'permission denied to grant the tag of column "%" of table %', $3, $4
+            USING ERRCODE = 'insufficient_privilege',
+                DETAIL = format('These roles number its rows, and could not any more: %s.', others),
+                HINT = format('To be allowed to grant it: GRANT USAGE ON SCHEMA leaf_id TO %I WITH GRANT OPTION;', current_user);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_check_rights(text, name[], name, text) IS
+    'An error if the caller may not grant the tag of a column to the roles that can number its rows';
+
+CREATE FUNCTION leaf_id.leaf_carry_rights(tag text, roles name[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     may_grant CONSTANT boolean := has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION');
     role name;
-    notices text[] := '{}';
 BEGIN
     FOREACH role IN ARRAY $2 LOOP
-        IF role = ANY (SELECT unnest(a.granted_to) FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
-            CONTINUE;
-        ELSIF may_grant OR role = 'public' THEN
+        IF (may_grant OR role = 'public')
+            AND role <> ALL (ARRAY(SELECT unnest(a.granted_to) FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1))
+        THEN
             PERFORM leaf_id.leaf_grant_tag($1, role);
-        ELSE
-            notices := notices || format(
-                'role "%s" numbered rows, and needs a grant for the tag: SELECT %s(%L, %L)',
-                role, leaf_id.leaf_function_name('leaf_tag_grant'), $1, role);
         END IF;
     END LOOP;
-    RETURN notices;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_carry_rights(text, name[]) IS
-    'Grants a tag to the roles that could number the rows of its column, or says who lacks the grant';
+    'Grants a tag to the roles that could number the rows of its column';
 
 -- Includes the table's descendants; NULL if all are empty. Only under the lock.
 CREATE FUNCTION leaf_id.leaf_largest_value(relation oid, column_name name) RETURNS bigint
@@ -570,6 +611,8 @@ BEGIN
     used_tag := coalesce($3, leaf_id.leaf_default_tag($1, this.number, $5));
     notices := '{}';
     roles := leaf_id.leaf_roles_of_sequences($1, this.sequences);
+    -- Of a new column, and of roles that were granted something meanwhile.
+    PERFORM leaf_id.leaf_check_rights(used_tag, roles, $2, this.table_name);
     -- A limit set explicitly on the sequence counts; the default limit of its type does not.
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
     FROM pg_sequence q
@@ -604,7 +647,8 @@ BEGIN
         used_tag, $2, this.table_name, taken + 1 + least(left_over.gap, trunc((last_id - taken) / 8)),
         last_id, $4, $3 IS NOT NULL) g;
     first_id := given.first_id;
-    notices := notices || given.notices || leaf_id.leaf_carry_rights(used_tag, roles);
+    notices := notices || given.notices;
+    PERFORM leaf_id.leaf_carry_rights(used_tag, roles);
     small := leaf_id.leaf_small_references($1, this.number, last_id);
     IF small IS NOT NULL THEN
         notices := notices || format(
@@ -650,7 +694,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_create_sequence(oid, name, regtype, bigint) IS
     'Creates a sequence that a column owns';
 
-CREATE FUNCTION leaf_id.leaf_grant_sequence(relation oid, sequence oid, tag text, is_identity boolean) RETURNS void
+CREATE FUNCTION leaf_id.leaf_grant_sequence(relation oid, sequence oid, tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -663,16 +707,29 @@ BEGIN
         WHERE a.biz_tag = $3 AND (r.role = 'public' OR EXISTS (
             SELECT FROM pg_roles p
             WHERE p.rolname = r.role AND NOT p.rolsuper
-                AND p.oid <> (SELECT c.relowner FROM pg_class c WHERE c.oid = $1)
-                -- INSERT is enough for an identity.
-                AND NOT ($4 AND has_any_column_privilege(p.oid, $1, 'INSERT'))))
+                AND p.oid <> (SELECT c.relowner FROM pg_class c WHERE c.oid = $1)))
     LOOP
         EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %s', $2::regclass, grantee);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_grant_sequence(oid, oid, text, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_grant_sequence(oid, oid, text) IS
     'Lets roles use a sequence that have a grant for a tag';
+
+CREATE FUNCTION leaf_id.leaf_insert_is_enough(relation oid, tag text) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM leaf_id.leaf_alloc a
+        JOIN pg_class c ON c.oid = $1
+        CROSS JOIN leaf_id.leaf_roles_that_insert($1) i
+        LEFT JOIN pg_roles r ON r.oid = i
+        WHERE a.biz_tag = $2 AND 'public' <> ALL (a.granted_to) AND i <> c.relowner AND r.rolsuper IS NOT TRUE
+            AND NOT EXISTS (SELECT FROM pg_roles g WHERE g.rolname = ANY (a.granted_to) AND pg_has_role(i, g.oid, 'USAGE')))
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_insert_is_enough(oid, text) IS
+    'Whether all roles that may insert into a table may issue ids of a tag';
 
 -- Updates the row instead of only locking it: on a new timeline, that applies the skip for lost
 -- claims. Ids issued by this transaction from a tag it created are not in the row yet.
@@ -741,8 +798,9 @@ BEGIN
     first_id := taken + 1;
 
     -- PostgreSQL cannot make the column an identity if partitions have another default; from
-    -- version 17 on, partitions share the table's identity.
-    IF sequence IS NULL AND this.not_null AND NOT this.is_domain AND (
+    -- version 17 on, partitions share the table's identity. Nor is it one for roles that could not
+    -- number rows so far.
+    IF sequence IS NULL AND this.not_null AND NOT this.is_domain AND leaf_id.leaf_insert_is_enough($1, this.tag) AND (
         CASE WHEN family.is_partitioned
             THEN NOT family.others_have_defaults
                 AND (family.is_alone OR current_setting('server_version_num')::integer >= 170000)
@@ -753,7 +811,7 @@ BEGIN
         PERFORM leaf_id.leaf_alter_defaults(family.followers, $2, 'DROP DEFAULT', NULL);
         EXECUTE format('ALTER TABLE %s ALTER %I ADD GENERATED BY DEFAULT AS IDENTITY (START WITH %s)',
             this.table_name, $2, first_id);
-        PERFORM leaf_id.leaf_grant_sequence($1, o.sequence, this.tag, true)
+        PERFORM leaf_id.leaf_grant_sequence($1, o.sequence, this.tag)
         FROM leaf_id.leaf_owned_sequences($1, this.number) o WHERE o.is_identity;
     ELSE
         IF sequence IS NULL THEN
@@ -762,7 +820,7 @@ BEGIN
             EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', sequence::regclass, first_id);
         END IF;
         source := sequence::regclass::text;
-        PERFORM leaf_id.leaf_grant_sequence($1, sequence, this.tag, false);
+        PERFORM leaf_id.leaf_grant_sequence($1, sequence, this.tag);
         notices := notices || format('roles that have a grant for tag "%s" may use sequence %s', this.tag, source);
         PERFORM leaf_id.leaf_alter_defaults(
             family.followers, $2, format('SET DEFAULT pg_catalog.nextval(%L::pg_catalog.regclass)', source), NULL);
@@ -1077,10 +1135,12 @@ BEGIN
             RETURN;
         END IF;
     ELSE
-        PERFORM leaf_id.leaf_tell_unindexed($1, $2, this.table_name);
         IF NOT $5 THEN
+            PERFORM leaf_id.leaf_check_rights(
+                $3, leaf_id.leaf_roles_of_sequences($1, this.sequences), $2, this.table_name);
             PERFORM leaf_id.leaf_tell_code(this.sequences);
         END IF;
+        PERFORM leaf_id.leaf_tell_unindexed($1, $2, this.table_name);
     END IF;
 
     LOOP

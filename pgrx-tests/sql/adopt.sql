@@ -289,12 +289,11 @@ SELECT sqlstate, message FROM refusal($$SELECT leaf_adopt('t', 'id')$$);
 RESET ROLE;
 GRANT INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
 SET ROLE leaf_id_app;
-:adopt
--- A role that may not grant the tag gets the names of those that need it.
-SET ROLE leaf_id_writer;
-INSERT INTO t (n) VALUES (1);
+SELECT sqlstate, message FROM refusal($$SELECT leaf_adopt('t', 'id')$$);
 RESET ROLE;
-SELECT leaf_tag_grant('apps.t', 'leaf_id_writer');
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_app WITH GRANT OPTION;
+SET ROLE leaf_id_app;
+:adopt
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (1);
 SET ROLE leaf_id_app;
@@ -306,7 +305,6 @@ INSERT INTO t (n) VALUES (2);
 SET ROLE leaf_id_app;
 :adopt
 RESET ROLE;
-SELECT leaf_tag_grant('apps.t', 'leaf_id_writer');
 :release
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (3);

@@ -33,8 +33,26 @@ RESET ROLE;
 SELECT leaf_release('t', 'id'), leaf_release('g', 'id');
 SELECT role, has_sequence_privilege(role, 't_id_seq', 'USAGE') AS t, has_sequence_privilege(role, 'g_id_seq', 'USAGE') AS g
 FROM unnest('{leaf_id_owner,leaf_id_caller,leaf_id_reader,leaf_id_app}'::text[]) role;
--- A role that may not grant gets a HINT with the grant that it lacks.
+-- A role that may not grant the tag moves no column that others use. The HINT has the grant that it lacks.
 GRANT SELECT, INSERT, UPDATE ON leaf_id.leaf_alloc TO leaf_id_owner;
+SET ROLE leaf_id_owner;
+SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id', 'own')$$) \gx
+SELECT * FROM refusal($$SELECT leaf_adopt('g', 'id')$$) \gx
+SELECT column_default FROM information_schema.columns WHERE table_name = 't' AND column_name = 'id';
+CREATE TABLE only_hers (id serial);
+SELECT leaf_adopt('only_hers', 'id');
+INSERT INTO only_hers DEFAULT VALUES RETURNING id;
+DROP TABLE only_hers;
+-- A new column, too.
+ALTER DEFAULT PRIVILEGES GRANT USAGE ON SEQUENCES TO leaf_id_caller;
+SET leaf_id.adopt_new_columns = on;
+CREATE TABLE kept (id serial, item text);
+INSERT INTO kept DEFAULT VALUES RETURNING id;
+RESET leaf_id.adopt_new_columns;
+ALTER DEFAULT PRIVILEGES REVOKE USAGE ON SEQUENCES FROM leaf_id_caller;
+DROP TABLE kept;
+RESET ROLE;
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_owner WITH GRANT OPTION;
 SET ROLE leaf_id_owner;
 SELECT leaf_adopt('t', 'id', 'own');
 RESET ROLE;
@@ -44,6 +62,7 @@ SELECT * FROM refusal($$INSERT INTO t (item) VALUES ('tea')$$) \gx
 SET ROLE leaf_id_owner;
 INSERT INTO t (item) VALUES ('tea');
 RESET ROLE;
+REVOKE USAGE ON SCHEMA leaf_id FROM leaf_id_owner CASCADE;
 REVOKE SELECT, INSERT, UPDATE ON leaf_id.leaf_alloc FROM leaf_id_owner;
 -- With leaf_id.public_tags, there is nothing to grant.
 SET leaf_id.public_tags = on;
@@ -96,7 +115,7 @@ SELECT leaf_tag_drop('codes');
 DELETE FROM leaf_id.leaf_opaque_key;
 SELECT leaf_tag_drop('people', force => true);
 DROP TABLE children, parents;
-SELECT leaf_tag_drop(biz_tag) FROM leaf_id.leaf_alloc WHERE biz_tag IN ('own', 'numbers');
+SELECT leaf_tag_drop(biz_tag) FROM leaf_id.leaf_alloc WHERE biz_tag IN ('own', 'numbers', 'only_hers');
 
 -- A role that may not make tags keeps its sequences.
 SET ROLE leaf_id_owner;

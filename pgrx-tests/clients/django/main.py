@@ -1,7 +1,10 @@
-"""Django: objects, many objects, related ones, a key with db_default."""
+"""Django: objects, many objects, related ones, a key with db_default, and inspectdb."""
+
+import io
 
 import manage  # noqa: F401  the settings
 from checks import Ids
+from django.core.management import call_command
 from django.db import transaction
 from shop.models import Event, Order, OrderLine
 
@@ -26,3 +29,10 @@ assert not isinstance(objects[0].pk, int), "bulk_create fills in a key with db_d
 orders.report()
 lines.report()
 events.report()
+
+# Models of what is in the database: the application's tables, and none of ours.
+for options in ({}, {"include_views": True, "include_partitions": True}):
+    found = io.StringIO()
+    call_command("inspectdb", stdout=found, **options)
+    assert "db_table = 'shop_order'" in found.getvalue()
+    assert "leaf" not in found.getvalue().lower(), found.getvalue()

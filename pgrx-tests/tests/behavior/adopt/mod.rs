@@ -1,5 +1,6 @@
 //! Moving columns from a sequence to a tag and back.
 
+mod application;
 mod hostile;
 mod locks;
 mod new_columns;

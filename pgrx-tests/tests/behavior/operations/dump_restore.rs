@@ -5,6 +5,8 @@ use std::path::Path;
 
 use leaf_id_tests::{Server, assert_issued_once, in_threads, while_repeating};
 
+use crate::docs::page::Page;
+
 const INSERT: &str = "INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 50)";
 
 /// A database with tags, and a table filled by three sessions.
@@ -145,6 +147,79 @@ fn who_installed_it_dumps_and_restores_it() {
     let mut ours = server.connect_as("owner", "ours");
     assert_eq!(ours.column::<String>(GRANTS), grants);
     assert_eq!(ours.column::<String>(tags), dumped);
+}
+
+/// With the grants of docs/operations.md. pg_dump locks every table that it is to dump.
+#[test]
+fn the_owner_dumps_what_a_superuser_installed() {
+    let server = Server::start(&[]);
+    let mut admin = server.session();
+    admin.run("CREATE ROLE shop_owner LOGIN");
+    for database in ["shop", "without_keys", "with_keys"] {
+        admin.run(&format!("CREATE DATABASE {database} OWNER shop_owner"));
+    }
+    let mut shop = server.session_in("shop");
+    shop.run(
+        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('orders', step => 10);
+         SELECT leaf_tag_grant('orders', 'shop_owner'); SELECT leaf_gapless_create('invoices');
+         SELECT leaf_gapless_next('invoices'); SELECT leaf_id.leaf_worker_retire(7);
+         SELECT leaf_opaque_create('codes')",
+    );
+    server.connect_as("shop_owner", "shop").run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
+         INSERT INTO orders SELECT FROM generate_series(1, 100)",
+    );
+    let dump = |name: &str, more: &[&str]| {
+        let path = server.dir().join(name);
+        let file = ["-f", path.to_str().unwrap(), "shop"];
+        let program = server
+            .program("pg_dump")
+            .args(["-U", "shop_owner"])
+            .args(more)
+            .args(file)
+            .output();
+        let output = program.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (path, output.status.success().then_some(()).ok_or(said))
+    };
+    let blocks = Page::read("docs/operations.md").blocks();
+    let mut grants = blocks.iter().filter(|block| {
+        block.text.starts_with("GRANT SELECT ON leaf_id.") && block.text.contains("shop_owner")
+    });
+    let refused = |result: Result<(), String>| {
+        let said = result.unwrap_err();
+        assert!(said.contains("permission denied for table leaf_"), "{said}");
+    };
+    let no_keys = ["--exclude-table-data=leaf_id.leaf_opaque_key"];
+    refused(dump("refused.sql", &no_keys).1);
+    shop.run(&grants.next().unwrap().text);
+    refused(dump("refused.sql", &[]).1);
+    let (without_keys, result) = dump("without_keys.sql", &no_keys);
+    result.unwrap();
+    shop.run(&grants.next().unwrap().text);
+    let (with_keys, result) = dump("with_keys.sql", &[]);
+    result.unwrap();
+    assert!(grants.next().is_none());
+
+    for (path, database) in [(without_keys, "without_keys"), (with_keys, "with_keys")] {
+        restore_into(&server, &path, database, "shop_owner");
+        let mut copy = server.connect_as("shop_owner", database);
+        let mut ids = copy.ids("SELECT id FROM orders");
+        ids.extend(copy.ids("INSERT INTO orders DEFAULT VALUES RETURNING id"));
+        assert_issued_once(&[ids]);
+        assert_eq!(copy.ids("SELECT leaf_gapless_next('invoices')"), [2]);
+        assert_eq!(
+            copy.column::<i32>("SELECT worker_id FROM leaf_id.leaf_worker WHERE retired"),
+            [7]
+        );
+    }
+    server
+        .session_in("without_keys")
+        .fails("SELECT leaf_opaque_next('codes')")
+        .is("42809");
+    server
+        .session_in("with_keys")
+        .run("SELECT leaf_opaque_next('codes')");
 }
 
 /// Privileges that the DBA granted or revoked, compared with the script.
