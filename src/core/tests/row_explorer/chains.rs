@@ -14,7 +14,9 @@ const LIMITS: Limits = Limits {
 };
 const STANDBYS: usize = 2;
 /// Max claims in a history.
-const CLAIMS: usize = 6;
+const CLAIMS: usize = 24;
+/// Max claims in a history of the search of all.
+const FEW_CLAIMS: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Row {
@@ -48,7 +50,7 @@ struct World {
     timeline: u32,
     standbys: [Option<Standby>; STANDBYS],
     /// Claimed ranges: first id, and one past the last.
-    claimed: [Option<(i64, i64)>; CLAIMS],
+    claimed: [Option<(u16, u16)>; CLAIMS],
     is_twice: bool,
 }
 
@@ -78,10 +80,9 @@ impl World {
         row.max_id = end;
         row.largest_recent = step::largest_recent(row.largest_recent, len, Decay::Alone);
         row.timeline = self.timeline;
-        let others = self.claimed.iter().flatten();
-        self.is_twice = others
-            .into_iter()
-            .any(|(from, to)| first < *to && *from < end);
+        let (first, end) = (u16::try_from(first).ok()?, u16::try_from(end).ok()?);
+        let mut others = self.claimed.iter().flatten();
+        self.is_twice = others.any(|(from, to)| first < *to && *from < end);
         *self.claimed.iter_mut().find(|claimed| claimed.is_none())? = Some((first, end));
         for standby in self.standbys.iter_mut().flatten() {
             standby.missing += 1;
@@ -147,6 +148,10 @@ impl search::World for World {
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.claimed[FEW_CLAIMS].is_none()
     }
 }
 

@@ -28,7 +28,7 @@ struct Row {
     timeline: u8,
     step: u8,
     /// Bit set of the edits that have raised `max_id`.
-    raises: u8,
+    raises: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,6 +401,14 @@ impl World {
         Some(())
     }
 
+    /// False if there are more ids or edits than the model has room for.
+    fn fits(&self) -> bool {
+        let rows = self.database.rows.iter().flatten();
+        let marks = self.database.marks.iter().copied();
+        let mut ends = rows.map(|row| row.max_id).chain(marks);
+        ends.all(|end| end <= Ids::LAST) && u32::from(self.raises) < u16::BITS
+    }
+
     /// Another server takes over.
     fn replace(&mut self, database: Database, timeline: u8) {
         self.database = database;
@@ -621,11 +629,15 @@ impl search::World for World {
                 self.replace(database, timeline);
             }
         }
-        (self.timeline < 5 && self.incarnations < 4 && self.raises < 4).then_some(self)
+        self.fits().then_some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.timeline < 5 && self.incarnations < 4 && self.raises < 4
     }
 }
 
@@ -760,4 +772,16 @@ fn each_assumption_about_promotions_is_needed() {
     };
     search::assert_needed::<World>("assumption", Rule::PutBackKept, older_row);
     search::assert_holds::<World>(older_row, 11);
+}
+
+#[test]
+fn random_histories_find_rules_left_out() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 7,
+    };
+    for rule in [Rule::InsertAtMark, Rule::Skip, Rule::EditsOfMarksSeen] {
+        search::assert_found_by_walks::<World>(rule, histories);
+    }
 }

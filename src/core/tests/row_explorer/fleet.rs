@@ -288,6 +288,9 @@ impl search::World for World {
                 }
                 let first = row::first(row.max_id.into(), member.mark.into(), 0, 0);
                 let id = narrow(first);
+                if id >= Ids::LAST {
+                    return None;
+                }
                 row.max_id = id + 1;
                 member.mark = member.mark.max(id + 1);
                 self.issue_here(at, id);
@@ -396,11 +399,15 @@ impl search::World for World {
                 (center.row, center.mark, center.timeline) = center.deposed.take()?;
             }
         }
-        (self.incarnations < 8).then_some(self)
+        Some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.incarnations < 8
     }
 }
 

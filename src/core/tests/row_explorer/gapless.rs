@@ -425,12 +425,15 @@ impl search::World for World {
                 (self.copied_rows, self.copied_marks) = (None, None);
             }
         }
-        let is_small = self.database.reported.iter().all(|&number| number < 8);
-        is_small.then_some(self)
+        Some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_broken
+    }
+
+    fn is_small(&self) -> bool {
+        self.database.reported.iter().all(|&number| number < 8)
     }
 }
 

@@ -135,6 +135,9 @@ impl Database {
         let mark = self.marks[name].into();
         let row = self.rows[name].as_mut()?;
         let id = narrow(row::first(row.max_id.into(), mark, 0, 0));
+        if id >= Ids::LAST {
+            return None;
+        }
         row.max_id = id + 1;
         self.marks[name] = self.marks[name].max(id + 1);
         Some(id)

@@ -169,6 +169,9 @@ impl World {
         }
         let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0, 0);
         let id = narrow(first);
+        if id >= Ids::LAST {
+            return None;
+        }
         self.rows[name] = Some(id + 1);
         self.marks[name] = self.marks[name].max(id + 1);
         self.issue(name, id);
@@ -215,6 +218,9 @@ impl World {
             return None;
         }
         let id = open.next(name);
+        if id >= Ids::LAST {
+            return None;
+        }
         open.issued[name] = id + 1;
         if was_there {
             open.ids_of_edited[name].add(id);

@@ -288,12 +288,15 @@ impl search::World for World {
                 server.timeline += 1;
             }
         }
-        let is_small = self.servers.iter().all(|server| server.timeline < 5);
-        (is_small && self.systems < 5).then_some(self)
+        Some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.systems < 5 && self.servers.iter().all(|server| server.timeline < 5)
     }
 }
 
