@@ -312,7 +312,7 @@ pub fn assert_holds<W: World>(histories: Histories<'_, W::Step>, long: u64) {
         seconds: begun.elapsed().as_secs_f32(),
     });
     assert_eq!(history.as_deref().map(shown), None, "{}", W::NAME);
-    let walks = support::rounds(10_000, 1_000_000);
+    let walks = support::rounds(20_000, 1_000_000);
     let begun = Instant::now();
     let history = wander::<W>(rules, histories, walks);
     println!(
