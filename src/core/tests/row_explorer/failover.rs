@@ -68,6 +68,9 @@ enum Rule {
     /// What was saved of a segment is issued only from the row that it was saved from: it may have
     /// been edited while the library was not loaded.
     SavedFitsRow,
+    /// Assumption: while the library is not loaded, no row is renamed away and back, or deleted and
+    /// inserted as it was: what was saved would fit, though other ids may have come under its name.
+    SavedRowNotBack,
     /// Assumption: a promotion loses at most `LOST` claims of a name.
     LostClaimsBounded,
     /// Assumption: each promotion gets its own timeline, as with a shared archive.
@@ -81,7 +84,7 @@ enum Rule {
     /// ... and no raise of the step.
     WiderStepKept,
     /// Assumption: if a tool restores a row from before a promotion, so that its lost claims are
-    /// skipped again, that is not lost together with a later claim.
+    /// skipped again, or a mark that was forgotten, that is not lost together with a later claim.
     PutBackKept,
     /// Assumption: after the promotion of a server, no server that has followed a later timeline
     /// than the promoted one is promoted.
@@ -476,7 +479,9 @@ impl<const LOST: u32> search::World for World<LOST> {
                 | Step::Crash
                 | Step::Unload
         );
-        if self.is_unloaded && needs_library {
+        let may_be_back = matches!(step, Step::Rename(_) | Step::PutBack);
+        let is_excluded = needs_library || may_be_back && rules.hold(Rule::SavedRowNotBack);
+        if self.is_unloaded && is_excluded {
             return None;
         }
         match step {
@@ -608,7 +613,16 @@ impl<const LOST: u32> search::World for World<LOST> {
                     missing.is_raise |= rules.hold(Rule::PutBackKept);
                 }
             }
-            Step::PutMarks => self.database.marks = self.copied_marks.take()?,
+            Step::PutMarks => {
+                let before = self.database.marks;
+                self.database.marks = self.copied_marks.take()?;
+                for standby in self.standbys.iter_mut().flatten() {
+                    for (name, missing) in standby.missing.iter_mut().enumerate() {
+                        let is_raised = self.database.marks[name] > before[name];
+                        missing.is_raise |= is_raised && rules.hold(Rule::PutBackKept);
+                    }
+                }
+            }
             Step::PutAside(name) => {
                 if self.aside.is_some() {
                     return None;
@@ -781,6 +795,19 @@ fn each_rule_is_needed() {
         ..everything
     };
     search::assert_needed::<World<1>>("rule", Rule::SavedFitsRow, saved);
+    let saved = Histories {
+        begin: &[
+            Step::CreateAndUse(0),
+            Step::Rename(0),
+            Step::Rename(1),
+            Step::Reset(0),
+            Step::Claim(0),
+            Step::Publish(0),
+            Step::Unload,
+        ],
+        ..everything
+    };
+    search::assert_needed::<World<1>>("assumption", Rule::SavedRowNotBack, saved);
 }
 
 #[test]

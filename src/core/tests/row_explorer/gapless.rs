@@ -56,6 +56,8 @@ struct Database {
     marks: [u8; NAMES],
     /// Highest number that a caller has received for sure, per series.
     reported: [u8; NAMES],
+    /// Rows that a tool has set back below their marks.
+    is_set_back: [bool; NAMES],
 }
 
 /// Uncommitted changes of the open transaction.
@@ -94,8 +96,6 @@ struct World {
     copied_marks: Option<[u8; NAMES]>,
     /// Rows in a dump, and the numbers reported by then.
     dumped: Option<([Option<u8>; NAMES], [u8; NAMES])>,
-    /// Rows that a tool has set back below their marks.
-    is_set_back: [bool; NAMES],
     standby: Option<Database>,
     /// Calls were committed since the dump, or since the standby was in sync.
     is_dump_stale: bool,
@@ -174,6 +174,7 @@ impl Database {
         self.rows[name] = other.rows[name];
         self.marks[name] = other.marks[name];
         self.reported[name] = other.reported[name];
+        self.is_set_back[name] = other.is_set_back[name];
     }
 }
 
@@ -269,13 +270,13 @@ impl search::World for World {
                 rows: [None; NAMES],
                 marks: [0; NAMES],
                 reported: [0; NAMES],
+                is_set_back: [false; NAMES],
             },
             open: None,
             inserting: None,
             copied_rows: None,
             copied_marks: None,
             dumped: None,
-            is_set_back: [false; NAMES],
             standby: None,
             is_dump_stale: false,
             is_standby_stale: false,
@@ -428,11 +429,11 @@ impl search::World for World {
                 } else {
                     self.database.marks = self.copied_marks.take()?;
                 }
-                self.is_set_back = [true; NAMES];
+                self.database.is_set_back = [true; NAMES];
             }
             Step::Dump => {
                 for name in 0..NAMES {
-                    if self.is_set_back[name] && rules.hold(Rule::RowAtMark) {
+                    if self.database.is_set_back[name] && rules.hold(Rule::RowAtMark) {
                         return None;
                     }
                 }
@@ -483,7 +484,7 @@ impl search::World for World {
             }
         }
         for name in 0..NAMES {
-            self.is_set_back[name] &= self.database.is_below_mark(name);
+            self.database.is_set_back[name] &= self.database.is_below_mark(name);
         }
         Some(self)
     }
