@@ -84,7 +84,7 @@ impl<const IS_ALONE: bool> World<IS_ALONE> {
         } else {
             longest
         };
-        let first = row::first(row.max_id, 0, 0, skip);
+        let first = row::first(row.max_id, 0, skip);
         let end = first + i64::from(len);
         row.max_id = end;
         let decay = if IS_ALONE { Decay::Alone } else { Decay::Fleet };

@@ -393,7 +393,7 @@ impl<const LOST: u32> World<LOST> {
             0
         };
         let skip = skip(row, self.timeline, LOST, rules);
-        let first = narrow(row::first(row.max_id.into(), mark.into(), 0, skip));
+        let first = narrow(row::first(row.max_id.into(), mark.into(), skip));
         let end = first.saturating_add(row.step);
         if end > Ids::LAST {
             return None;

@@ -149,7 +149,7 @@ impl Center {
         } else {
             0
         };
-        let id = narrow(row::first(self.row.max_id.into(), mark.into(), 0, skip));
+        let id = narrow(row::first(self.row.max_id.into(), mark.into(), skip));
         if id >= Ids::LAST {
             return None;
         }
@@ -286,7 +286,7 @@ impl search::World for World {
                 if row.source.is_some() {
                     return None;
                 }
-                let first = row::first(row.max_id.into(), member.mark.into(), 0, 0);
+                let first = row::first(row.max_id.into(), member.mark.into(), 0);
                 let id = narrow(first);
                 if id >= Ids::LAST {
                     return None;

@@ -145,7 +145,7 @@ impl Database {
         } else {
             0
         };
-        let number = narrow(row::first(i64::from(last) + 1, mark.into(), 0, 0));
+        let number = narrow(row::first(i64::from(last) + 1, mark.into(), 0));
         self.rows[name] = Some(number);
         if rules.hold(Rule::NextRaisesMark) {
             self.marks[name] = self.marks[name].max(number + 1);

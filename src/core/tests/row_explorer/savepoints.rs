@@ -244,7 +244,7 @@ impl World {
         if self.is_locked(name) {
             return None;
         }
-        let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0, 0);
+        let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0);
         let id = narrow(first);
         if id >= Ids::LAST {
             return None;

@@ -211,7 +211,7 @@ impl search::World for World {
                 } else {
                     0
                 };
-                let id = narrow(row::first(row.max_id.into(), mark.into(), 0, skip));
+                let id = narrow(row::first(row.max_id.into(), mark.into(), skip));
                 if id >= Ids::LAST {
                     return None;
                 }
