@@ -5,11 +5,14 @@
 #
 # A rule is one line:
 #   forbid NAME VIEW PATTERN PLACES ALLOWED REASON
+#   exist NAME PLACES REASON
 # VIEW     code (comments and string literals blanked), text (comments blanked), all
 # PATTERN  a Perl regular expression, matched line by line
 # PLACES   paths of files or directories
 # ALLOWED  exempted rooms: "pg" is src/pg.rs and all of src/pg/, "remote/libpq" is only
 #          src/remote/libpq.rs
+# exist: each `module::test` that these texts name is a function, or a file, in a file or a directory
+# of that name.
 # After a change, add a violation of the rule to self_test.
 
 set -euo pipefail
@@ -37,6 +40,8 @@ rules() {
         'a call that waits for the network handles no interrupts'
     forbid sleeps code '\bthread::sleep\b|\bsleep\(Duration' "$extension src/core/src" '' \
         'a wait can be canceled and shows as a wait event'
+    exist named-tests 'src/*/README.md sql/README.md' \
+        'a test that shows a rule is looked for by its name'
 }
 
 # All of src/ except for the core.
@@ -100,6 +105,37 @@ forbid() {
     done < <(files $places)
 }
 
+exist() {
+    local name=$1 places=$2 reason=$3 file line path
+    checked=$((checked + 1))
+    while IFS=: read -r file line path; do
+        printf '%s:%s: %s\n    rule %s: %s\n' "$file" "$line" "$path" "$name" "$reason"
+        broken=$((broken + 1))
+    done < <(
+        # shellcheck disable=SC2086  # places are patterns
+        perl -e '
+            my (%is_there, @named);
+            for my $file (split /\n/, shift @ARGV) {
+                open my $source, "<", $file or die "$file: $!";
+                my @modules = split m{/}, $file =~ s/\.rs$//r;
+                $is_there{"$modules[-2]::$modules[-1]"} = 1;
+                while (<$source>) {
+                    my ($function) = /\bfn (\w+)/ or next;
+                    $is_there{"${_}::$function"} = 1 for @modules;
+                }
+            }
+            for my $file (@ARGV) {
+                open my $text, "<", $file or next;
+                while (<$text>) {
+                    for my $path (/`([a-z]\w*(?:::\w+)+)`/g) {
+                        my ($name) = $path =~ /(\w+::\w+)$/;
+                        print "$file:$.:$path\n" unless $is_there{$name};
+                    }
+                }
+            }' "$(files src pgrx-tests | grep '\.rs$')" $places
+    )
+}
+
 check() {
     checked=0
     broken=0
@@ -141,6 +177,9 @@ RUST
     echo 'fn next() { heap::see(); }' >src/segment/issue.rs
     echo 'fn shared() {}' >src/shmem.rs
     echo 'use parking_lot::Mutex;' >src/tags/transaction.rs
+    mkdir -p src/core/tests/explorer
+    echo 'fn holds() {}' >src/core/tests/explorer/world.rs
+    echo '(`explorer::holds`, `world::holds`, `tests::explorer::world`, `Explorer::new`)' >src/core/README.md
 }
 
 self_test() {
@@ -184,6 +223,8 @@ self_test() {
     plant libpq-never-waits src/remote/libpq.rs 'fn f() { unsafe { PQconnectdbParams(k, v, 0) } }'
     plant libpq-never-waits src/remote/libpq.rs '#[link_name = "PQcancel"]'
     plant sleeps src/worker.rs 'fn f() { std::thread::sleep(d) }'
+    plant named-tests src/tags/README.md '(`world::holds_no_more`)'
+    plant named-tests src/tags/README.md '(`tags::holds`)'
     # Each rule was violated at least once.
     forbid() {
         case " $rules_seen " in *" $1 "*) ;; *)
@@ -192,6 +233,7 @@ self_test() {
             ;;
         esac
     }
+    exist() { forbid "$1"; }
     rules
     cd /
     rm -rf "$scratch"

@@ -33,8 +33,6 @@ pub struct Ask {
     pub range_len: u32,
     /// `incarnation` of the row last published from; 0 if none.
     pub row_incarnation: i64,
-    /// One past the last id published from it.
-    pub high: i64,
     /// Access of the slot, if known.
     pub access: Access,
 }
@@ -243,12 +241,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
         let step = pace.next(ask.asked_ms, ask.starved, row.limits);
         let step = step.min(row.longest_claim());
         let wanted = row.limits.clamp(step.max(ask.range_len));
-        let remembered = if row.incarnation == ask.row_incarnation {
-            ask.high
-        } else {
-            0
-        };
-        let piece = advance(key, locked, row, remembered, wanted, Decay::Alone)?;
+        let piece = advance(key, locked, row, wanted, Decay::Alone)?;
         Ok(Claimed {
             first: piece.first,
             len: piece.len,
@@ -284,7 +277,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
-            let piece = advance(key, locked, row, 0, wanted, Decay::Fleet)?;
+            let piece = advance(key, locked, row, wanted, Decay::Fleet)?;
             Ok(ClaimAnswer {
                 first: piece.first,
                 len: piece.len,
@@ -350,13 +343,12 @@ fn advance(
     key: &Key,
     locked: &LockedRow,
     row: &AllocRow,
-    remembered: i64,
     wanted: u32,
     decay: Decay,
 ) -> Result<Piece, RefillError> {
     let mark = raised(mark::lock(&key.tag));
     let skip = row.last_claim.skip(row.limits);
-    let first = rules::first(row.max_id(), mark.high(), remembered, skip);
+    let first = rules::first(row.max_id(), mark.high(), skip);
     let max_value = row.max_value();
     if first > max_value {
         return Err(RefillError::EndOfTag { max_value, skip });

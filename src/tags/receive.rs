@@ -31,8 +31,6 @@ pub struct Arrival {
     pub now_ms: i64,
     /// `incarnation` of the row last published from; 0 if none.
     pub row_incarnation: i64,
-    /// One past the last id published from it.
-    pub high: i64,
     /// Access of the slot, if known.
     pub access: Access,
 }
@@ -84,12 +82,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             return Err(Unreceived::Replaced);
         }
         let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
-        let published = if row.incarnation == arrival.row_incarnation {
-            arrival.high
-        } else {
-            0
-        };
-        let received = row.max_id().max(published);
+        let received = row.max_id();
         if !reset && answer.first < received {
             let answered = answer.first;
             return Err(RefillError::ServerBehind { received, answered }.into());

@@ -140,8 +140,6 @@ struct Seen {
     version: u64,
     /// Cached state of the tag.
     state: SlotState,
-    /// One past the last id published.
-    high: i64,
 }
 
 /// Next action for a request.
@@ -248,7 +246,6 @@ impl Request {
         area.with_request(self.slot, &self.accepted, |state| Seen {
             version: buffer.version(),
             state: *state,
-            high: buffer.high(),
         })
     }
 }
@@ -291,7 +288,6 @@ impl Request {
             asked_ms: claim::asked_ms(self.slot),
             now_ms: pg::now_ms(),
             row_incarnation: seen.state.row_incarnation,
-            high: seen.high,
             access: self.slot.access(),
         };
         let Received { source, answer, .. } = received;
@@ -367,8 +363,6 @@ impl Request {
             starved: self.slot.starved.load(Ordering::Relaxed) != 0,
             range_len: self.accepted.range_len,
             row_incarnation: seen.state.row_incarnation,
-            // The state's max_id remains valid after an edit, which ends the version.
-            high: seen.high.max(seen.state.max_id),
             access: self.slot.access(),
         };
         pg::report_activity(Some(&activity(&key)));

@@ -40,11 +40,11 @@ pub fn missing(promotions: u32, claims: u32, largest_recent: u32, limits: Limits
     }
 }
 
-/// First id of a claim: above the row's `max_id`, the mark of its name (0: none) and the claims of
-/// this row that the caller remembers (0: none), plus the ids to skip.
+/// First id of a claim: above the row's `max_id` and the mark of its name (0: none), plus the ids
+/// to skip.
 #[must_use]
-pub fn first(max_id: i64, mark: i64, remembered: i64, skip: u64) -> i64 {
-    above(max_id.max(mark).max(remembered), skip)
+pub fn first(max_id: i64, mark: i64, skip: u64) -> i64 {
+    above(max_id.max(mark), skip)
 }
 
 /// `max_id` of a row that is inserted under a name, or renamed to it.

@@ -1,5 +1,5 @@
 //! Explores every history, up to a depth, of small worlds of tags whose rows are set back by edits,
-//! tools and failovers.
+//! tools and failovers, and random ones far beyond that depth.
 //!
 //! Would catch: an id of a name issued twice (I3) because a rule for the mark of the name is
 //! missing. In each world, each rule is left out once, and the shortest history that shows why the
@@ -19,6 +19,7 @@ mod row_explorer {
     mod fleet;
     mod gapless;
     mod replication;
+    mod report;
     mod savepoints;
     mod search;
     mod systems;

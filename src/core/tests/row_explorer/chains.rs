@@ -13,8 +13,13 @@ const LIMITS: Limits = Limits {
     max_step: 16,
 };
 const STANDBYS: usize = 2;
+/// The servers claim for themselves, or for others.
+const ALONE: bool = true;
+const FLEET: bool = false;
 /// Max claims in a history.
-const CLAIMS: usize = 6;
+const CLAIMS: usize = 24;
+/// Max claims in a history of the search of all.
+const FEW_CLAIMS: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Row {
@@ -28,6 +33,8 @@ enum Rule {
     /// After more than one promotion, the skip depends on the longest possible claim, not on the
     /// claims that may have come next here.
     LongestOfChains,
+    /// A claim is at most eight times as long as the largest recent one.
+    GrowthBounded,
     /// Assumption: a promotion loses at most `LOST_CLAIMS` claims.
     LostClaimsBounded,
     /// Assumption: after the promotion of a server, no server that has followed a later timeline
@@ -43,12 +50,12 @@ struct Standby {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct World {
+struct World<const IS_ALONE: bool> {
     row: Row,
     timeline: u32,
     standbys: [Option<Standby>; STANDBYS],
     /// Claimed ranges: first id, and one past the last.
-    claimed: [Option<(i64, i64)>; CLAIMS],
+    claimed: [Option<(u16, u16)>; CLAIMS],
     is_twice: bool,
 }
 
@@ -62,7 +69,7 @@ enum Step {
     Promote(usize),
 }
 
-impl World {
+impl<const IS_ALONE: bool> World<IS_ALONE> {
     fn claim(&mut self, longest: u32, rules: Rules<Rule>) -> Option<()> {
         let row = &mut self.row;
         let promotions = row::promotions(row.timeline, self.timeline, true);
@@ -72,16 +79,20 @@ impl World {
             let lost = step::most_taken(LOST_CLAIMS, row.largest_recent, LIMITS);
             lost * u64::from((2 * promotions).saturating_sub(1))
         };
-        let len = longest.min(step::longest_claim(row.largest_recent, LIMITS));
-        let first = row::first(row.max_id, 0, 0, skip);
+        let len = if rules.hold(Rule::GrowthBounded) {
+            longest.min(step::longest_claim(row.largest_recent, LIMITS))
+        } else {
+            longest
+        };
+        let first = row::first(row.max_id, 0, skip);
         let end = first + i64::from(len);
         row.max_id = end;
-        row.largest_recent = step::largest_recent(row.largest_recent, len, Decay::Alone);
+        let decay = if IS_ALONE { Decay::Alone } else { Decay::Fleet };
+        row.largest_recent = step::largest_recent(row.largest_recent, len, decay);
         row.timeline = self.timeline;
-        let others = self.claimed.iter().flatten();
-        self.is_twice = others
-            .into_iter()
-            .any(|(from, to)| first < *to && *from < end);
+        let (first, end) = (u16::try_from(first).ok()?, u16::try_from(end).ok()?);
+        let mut others = self.claimed.iter().flatten();
+        self.is_twice = others.any(|(from, to)| first < *to && *from < end);
         *self.claimed.iter_mut().find(|claimed| claimed.is_none())? = Some((first, end));
         for standby in self.standbys.iter_mut().flatten() {
             standby.missing += 1;
@@ -97,8 +108,12 @@ impl World {
     }
 }
 
-impl search::World for World {
-    const NAME: &'static str = "chains";
+impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
+    const NAME: &'static str = if IS_ALONE {
+        "chains"
+    } else {
+        "chains of a fleet"
+    };
     type Rule = Rule;
     type Step = Step;
 
@@ -148,6 +163,10 @@ impl search::World for World {
     fn is_broken(&self) -> bool {
         self.is_twice
     }
+
+    fn is_small(&self) -> bool {
+        self.claimed[FEW_CLAIMS].is_none()
+    }
 }
 
 const STEPS: [Step; 6] = [
@@ -166,7 +185,8 @@ fn no_id_comes_twice() {
         steps: &STEPS,
         depth: 12,
     };
-    search::assert_holds::<World>(histories, 14);
+    search::assert_holds::<World<ALONE>>(histories, 14);
+    search::assert_holds::<World<FLEET>>(histories, 14);
 }
 
 #[test]
@@ -176,7 +196,7 @@ fn each_rule_is_needed() {
         steps: &STEPS,
         depth: 11,
     };
-    let rules = [Rule::LongestOfChains];
+    let rules = [Rule::LongestOfChains, Rule::GrowthBounded];
     let assumptions = [Rule::LostClaimsBounded, Rule::BranchLeft];
-    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    search::assert_all_needed::<World<ALONE>>(&rules, &assumptions, histories);
 }

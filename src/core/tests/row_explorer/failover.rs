@@ -6,8 +6,6 @@ use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
-/// Max claims of a name lost by one promotion.
-const LOST_CLAIMS: u32 = 1;
 /// Ids per claim, ...
 const STEP: u8 = 2;
 /// ... and after the step was raised.
@@ -28,7 +26,7 @@ struct Row {
     timeline: u8,
     step: u8,
     /// Bit set of the edits that have raised `max_id`.
-    raises: u8,
+    raises: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +65,13 @@ enum Rule {
     SettleBeforeEdit,
     /// A segment is not published if its slot was invalidated since the claim began.
     PublishToSameVersion,
-    /// Assumption: a promotion loses at most `LOST_CLAIMS` claims of a name.
+    /// What was saved of a segment is issued only from the row that it was saved from: it may have
+    /// been edited while the library was not loaded.
+    SavedFitsRow,
+    /// Assumption: while the library is not loaded, no row is renamed away and back, or deleted and
+    /// inserted as it was: what was saved would fit, though other ids may have come under its name.
+    SavedRowNotBack,
+    /// Assumption: a promotion loses at most `LOST` claims of a name.
     LostClaimsBounded,
     /// Assumption: each promotion gets its own timeline, as with a shared archive.
     OwnTimeline,
@@ -80,7 +84,7 @@ enum Rule {
     /// ... and no raise of the step.
     WiderStepKept,
     /// Assumption: if a tool restores a row from before a promotion, so that its lost claims are
-    /// skipped again, that is not lost together with a later claim.
+    /// skipped again, or a mark that was forgotten, that is not lost together with a later claim.
     PutBackKept,
     /// Assumption: after the promotion of a server, no server that has followed a later timeline
     /// than the promoted one is promoted.
@@ -91,17 +95,20 @@ enum Rule {
     CopyPromoted,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
+    /// Assumption: if such a tool has seen an update of a mark that its copy lacks, as a claim has
+    /// inserted it since, it inserts the mark. (pg_repack does not.)
+    MissingMarkInserted,
 }
 
 /// Ids that lost claims may have taken on the timelines since the row's last claim.
-fn skip(row: Row, timeline: u8, rules: Rules<Rule>) -> u64 {
+fn skip(row: Row, timeline: u8, lost: u32, rules: Rules<Rule>) -> u64 {
     let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
     // Claims do not grow in this world; they do in `chains`.
     let limits = Limits {
         step: row.step.into(),
         max_step: row.step.into(),
     };
-    let missing = |promotions| row::missing(promotions, LOST_CLAIMS, limits.step, limits);
+    let missing = |promotions| row::missing(promotions, lost, limits.step, limits);
     if !rules.hold(Rule::Skip) {
         0
     } else if rules.hold(Rule::SkipOfChains) {
@@ -172,10 +179,13 @@ impl Standby {
     }
 }
 
+/// A promotion loses at most `LOST` claims of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct World {
+struct World<const LOST: u32> {
     database: Database,
     slots: [Slot; NAMES],
+    /// The server runs without the library: slots are in a file, and edits do not change them.
+    is_unloaded: bool,
     timeline: u8,
     standbys: [Option<Standby>; STANDBYS],
     /// Tables that a tool is about to replace, copied without later claims.
@@ -201,6 +211,8 @@ enum Step {
     /// Renames to the other name.
     Rename(usize),
     Reset(usize),
+    /// Deletes the mark of a name without a tag, as the user wants the ids again.
+    Forget(usize),
     Raise(usize),
     Lower(usize),
     Widen(usize),
@@ -210,6 +222,9 @@ enum Step {
     /// Takes the next id; claims and publishes a segment if none is left.
     Use(usize),
     Crash,
+    /// Restarts after a clean stop, without the library, ...
+    Unload,
+    /// ... or with it.
     Restart,
     CopyRows,
     PutRows,
@@ -225,12 +240,14 @@ enum Step {
     Return,
 }
 
-impl World {
+impl<const LOST: u32> World<LOST> {
     /// An edit of a row, and perhaps its mark, was committed.
     fn edited(&mut self, name: usize) {
-        let slot = &mut self.slots[name];
-        (slot.incarnation, slot.first, slot.end) = (0, 0, 0);
-        slot.is_edited = true;
+        if !self.is_unloaded {
+            let slot = &mut self.slots[name];
+            (slot.incarnation, slot.first, slot.end) = (0, 0, 0);
+            slot.is_edited = true;
+        }
         if let Some(rows) = &mut self.copied_rows {
             rows[name] = self.database.rows[name];
         }
@@ -278,7 +295,7 @@ impl World {
     /// Number of ids to skip before an edit.
     fn unsettled(&self, row: Row, rule: Rule, rules: Rules<Rule>) -> u64 {
         if rules.hold(rule) {
-            skip(row, self.timeline, rules)
+            skip(row, self.timeline, LOST, rules)
         } else {
             0
         }
@@ -296,6 +313,7 @@ impl World {
             if let Some(marks) = &mut self.copied_marks
                 && is_written
                 && rules.hold(Rule::EditsOfMarksSeen)
+                && (before == 0 || marks[name] > 0 || rules.hold(Rule::MissingMarkInserted))
             {
                 marks[name] = left;
             }
@@ -374,8 +392,8 @@ impl World {
         } else {
             0
         };
-        let skip = skip(row, self.timeline, rules);
-        let first = narrow(row::first(row.max_id.into(), mark.into(), 0, skip));
+        let skip = skip(row, self.timeline, LOST, rules);
+        let first = narrow(row::first(row.max_id.into(), mark.into(), skip));
         let end = first.saturating_add(row.step);
         if end > Ids::LAST {
             return None;
@@ -393,12 +411,20 @@ impl World {
         }
         for standby in self.standbys.iter_mut().flatten() {
             let missing = &mut standby.missing[name];
-            missing.claims = (missing.claims + 1).min(LOST_CLAIMS + 1);
-            let is_bounded = missing.claims <= LOST_CLAIMS && !missing.is_raise;
+            missing.claims = (missing.claims + 1).min(LOST + 1);
+            let is_bounded = missing.claims <= LOST && !missing.is_raise;
             missing.is_too_much |=
                 !is_bounded && (missing.is_raise || rules.hold(Rule::LostClaimsBounded));
         }
         Some(())
+    }
+
+    /// False if there are more ids or edits than the model has room for.
+    fn fits(&self) -> bool {
+        let rows = self.database.rows.iter().flatten();
+        let marks = self.database.marks.iter().copied();
+        let mut ends = rows.map(|row| row.max_id).chain(marks);
+        ends.all(|end| end <= Ids::LAST) && u32::from(self.raises) < u16::BITS
     }
 
     /// Another server takes over.
@@ -406,14 +432,19 @@ impl World {
         self.database = database;
         self.timeline = timeline;
         self.slots = [Slot::default(); NAMES];
+        self.is_unloaded = false;
         self.copied_rows = None;
         self.copied_marks = None;
         self.aside = None;
     }
 }
 
-impl search::World for World {
-    const NAME: &'static str = "failover";
+impl<const LOST: u32> search::World for World<LOST> {
+    const NAME: &'static str = if LOST == 1 {
+        "failover"
+    } else {
+        "failover that loses two claims"
+    };
     type Rule = Rule;
     type Step = Step;
 
@@ -424,6 +455,7 @@ impl search::World for World {
                 marks: [0; NAMES],
             },
             slots: [Slot::default(); NAMES],
+            is_unloaded: false,
             timeline: 1,
             standbys: [None; STANDBYS],
             copied_rows: None,
@@ -438,6 +470,20 @@ impl search::World for World {
     }
 
     fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        let needs_library = matches!(
+            step,
+            Step::CreateAndUse(_)
+                | Step::Claim(_)
+                | Step::Publish(_)
+                | Step::Use(_)
+                | Step::Crash
+                | Step::Unload
+        );
+        let may_be_back = matches!(step, Step::Rename(_) | Step::PutBack);
+        let is_excluded = needs_library || may_be_back && rules.hold(Rule::SavedRowNotBack);
+        if self.is_unloaded && is_excluded {
+            return None;
+        }
         match step {
             Step::Create(name) | Step::CreateAndUse(name) => {
                 if self.database.rows[name].is_some() {
@@ -478,16 +524,25 @@ impl search::World for World {
             Step::Reset(name) => {
                 self.database.rows[name]?;
                 self.database.rows[name] = Some(self.new_row());
-                let mark = &mut self.database.marks[name];
-                *mark = 1.min(*mark);
+                let marks = &mut self.database.marks[name];
+                *marks = 1.min(*marks);
+                if let Some(copied) = &mut self.copied_marks {
+                    copied[name] = 1.min(copied[name]);
+                }
                 self.edited(name);
-                // The user wants the ids again. Restoring older data, or promoting a standby
-                // without the reset, returns to the state before it.
+                // The user wants the ids again. Promoting a standby without the reset returns to
+                // the state before it.
                 self.issued[name] = Ids::default();
                 self.standbys = [None; STANDBYS];
-                self.copied_rows = None;
-                self.copied_marks = None;
-                self.aside = None;
+            }
+            Step::Forget(name) => {
+                if self.database.rows[name].is_some() || self.database.marks[name] == 0 {
+                    return None;
+                }
+                // A tool does not see this: its copy has a mark too many.
+                self.database.marks[name] = 0;
+                self.issued[name] = Ids::default();
+                self.standbys = [None; STANDBYS];
             }
             Step::Raise(name) => {
                 let number = self.raises;
@@ -521,12 +576,15 @@ impl search::World for World {
                 self.issue(name, id);
             }
             Step::Crash => self.slots = [Slot::default(); NAMES],
+            Step::Unload => self.is_unloaded = true,
             Step::Restart => {
+                self.is_unloaded = false;
                 for (slot, row) in self.slots.iter_mut().zip(self.database.rows) {
                     let is_same = row.is_some_and(|row| {
                         row.incarnation == slot.incarnation && row.max_id == slot.end
                     });
-                    *slot = if slot.first < slot.end && is_same {
+                    let fits = is_same || !rules.hold(Rule::SavedFitsRow);
+                    *slot = if slot.first < slot.end && fits {
                         Slot {
                             pending: None,
                             is_edited: false,
@@ -555,7 +613,16 @@ impl search::World for World {
                     missing.is_raise |= rules.hold(Rule::PutBackKept);
                 }
             }
-            Step::PutMarks => self.database.marks = self.copied_marks.take()?,
+            Step::PutMarks => {
+                let before = self.database.marks;
+                self.database.marks = self.copied_marks.take()?;
+                for standby in self.standbys.iter_mut().flatten() {
+                    for (name, missing) in standby.missing.iter_mut().enumerate() {
+                        let is_raised = self.database.marks[name] > before[name];
+                        missing.is_raise |= is_raised && rules.hold(Rule::PutBackKept);
+                    }
+                }
+            }
             Step::PutAside(name) => {
                 if self.aside.is_some() {
                     return None;
@@ -621,11 +688,15 @@ impl search::World for World {
                 self.replace(database, timeline);
             }
         }
-        (self.timeline < 5 && self.incarnations < 4 && self.raises < 4).then_some(self)
+        self.fits().then_some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.timeline < 5 && self.incarnations < 4 && self.raises < 4
     }
 }
 
@@ -645,7 +716,7 @@ const FEW: [Step; 12] = [
 ];
 
 fn all_steps() -> Vec<Step> {
-    let mut steps = vec![Step::Crash, Step::Restart, Step::PutBack];
+    let mut steps = vec![Step::Crash, Step::Unload, Step::Restart, Step::PutBack];
     steps.extend([
         Step::CopyRows,
         Step::PutRows,
@@ -658,7 +729,7 @@ fn all_steps() -> Vec<Step> {
             Step::CreateAndUse(name),
             Step::Drop(name),
         ]);
-        steps.extend([Step::Rename(name), Step::Reset(name)]);
+        steps.extend([Step::Rename(name), Step::Reset(name), Step::Forget(name)]);
         steps.extend([Step::Claim(name), Step::Publish(name), Step::Use(name)]);
         steps.extend([Step::Lower(name), Step::PutAside(name)]);
     }
@@ -675,14 +746,20 @@ fn no_id_comes_twice() {
         steps: &all_steps(),
         depth: 7,
     };
-    search::assert_holds::<World>(everything, 8);
+    search::assert_holds::<World<1>>(everything, 8);
     // One name, and the steps relevant to promotions.
     let promotions = Histories {
         begin: &[Step::Create(0)],
         steps: &FEW,
         depth: 10,
     };
-    search::assert_holds::<World>(promotions, 11);
+    search::assert_holds::<World<1>>(promotions, 11);
+    // The default of leaf_id.failover_skip.
+    let promotions = Histories {
+        depth: 9,
+        ..promotions
+    };
+    search::assert_holds::<World<2>>(promotions, 11);
 }
 
 #[test]
@@ -706,12 +783,31 @@ fn each_rule_is_needed() {
         Rule::Skip,
         Rule::SettleBeforeMark,
     ];
-    search::assert_all_needed::<World>(&rules, &[Rule::OneTableAtATime], everything);
+    let assumptions = [Rule::OneTableAtATime, Rule::MissingMarkInserted];
+    search::assert_all_needed::<World<1>>(&rules, &assumptions, everything);
     let claim_on_its_way = Histories {
         begin: &[Step::Create(0), Step::Claim(0)],
         ..everything
     };
-    search::assert_needed::<World>("rule", Rule::PublishToSameVersion, claim_on_its_way);
+    search::assert_needed::<World<1>>("rule", Rule::PublishToSameVersion, claim_on_its_way);
+    let saved = Histories {
+        begin: &[Step::Create(0), Step::Use(0), Step::Unload],
+        ..everything
+    };
+    search::assert_needed::<World<1>>("rule", Rule::SavedFitsRow, saved);
+    let saved = Histories {
+        begin: &[
+            Step::CreateAndUse(0),
+            Step::Rename(0),
+            Step::Rename(1),
+            Step::Reset(0),
+            Step::Claim(0),
+            Step::Publish(0),
+            Step::Unload,
+        ],
+        ..everything
+    };
+    search::assert_needed::<World<1>>("assumption", Rule::SavedRowNotBack, saved);
 }
 
 #[test]
@@ -731,7 +827,7 @@ fn each_assumption_about_promotions_is_needed() {
         Rule::OldPrimaryStops,
         Rule::CopyPromoted,
     ];
-    search::assert_all_needed::<World>(&rules, &assumptions, promotions);
+    search::assert_all_needed::<World<1>>(&rules, &assumptions, promotions);
     let back_to_a_branch = Histories {
         begin: &[
             Step::Create(0),
@@ -742,7 +838,7 @@ fn each_assumption_about_promotions_is_needed() {
         ],
         ..promotions
     };
-    search::assert_needed::<World>("assumption", Rule::BranchLeft, back_to_a_branch);
+    search::assert_needed::<World<1>>("assumption", Rule::BranchLeft, back_to_a_branch);
     let older_row = Histories {
         begin: &[
             Step::Create(0),
@@ -758,6 +854,18 @@ fn each_assumption_about_promotions_is_needed() {
         ],
         ..promotions
     };
-    search::assert_needed::<World>("assumption", Rule::PutBackKept, older_row);
-    search::assert_holds::<World>(older_row, 11);
+    search::assert_needed::<World<1>>("assumption", Rule::PutBackKept, older_row);
+    search::assert_holds::<World<1>>(older_row, 11);
+}
+
+#[test]
+fn random_histories_find_rules_left_out() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 7,
+    };
+    for rule in [Rule::InsertAtMark, Rule::Skip, Rule::EditsOfMarksSeen] {
+        search::assert_found_by_walks::<World<1>>(rule, histories);
+    }
 }

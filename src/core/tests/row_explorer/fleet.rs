@@ -149,7 +149,7 @@ impl Center {
         } else {
             0
         };
-        let id = narrow(row::first(self.row.max_id.into(), mark.into(), 0, skip));
+        let id = narrow(row::first(self.row.max_id.into(), mark.into(), skip));
         if id >= Ids::LAST {
             return None;
         }
@@ -286,8 +286,11 @@ impl search::World for World {
                 if row.source.is_some() {
                     return None;
                 }
-                let first = row::first(row.max_id.into(), member.mark.into(), 0, 0);
+                let first = row::first(row.max_id.into(), member.mark.into(), 0);
                 let id = narrow(first);
+                if id >= Ids::LAST {
+                    return None;
+                }
                 row.max_id = id + 1;
                 member.mark = member.mark.max(id + 1);
                 self.issue_here(at, id);
@@ -396,11 +399,15 @@ impl search::World for World {
                 (center.row, center.mark, center.timeline) = center.deposed.take()?;
             }
         }
-        (self.incarnations < 8).then_some(self)
+        Some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.incarnations < 8
     }
 }
 

@@ -29,16 +29,22 @@ enum Rule {
     /// An edit does not lower the last number: the mark may still be too low for a row that was
     /// renamed or restored from a dump.
     LoweringRefused,
+    /// A row whose insert has waited for another one of its name to go is raised to the mark that
+    /// this has left. (Numbers are above the mark anyway, but a dump has the row alone.)
+    RowAtMarkAfterWait,
     /// A commit is durable before it is reported.
     CommitDurable,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
+    /// Assumption: if such a tool has seen an update of a mark that its copy lacks, as a call has
+    /// inserted it since, it inserts the mark. (pg_repack does not.)
+    MissingMarkInserted,
     /// Assumption: no committed call is lost in a promotion.
     NoCallLost,
     /// Assumption: no call is committed after a dump from which another server continues, or this
     /// one without its marks.
     NoCallAfterDump,
-    /// Assumption: no row is below its mark when it is dumped.
+    /// Assumption: no row is dumped that a tool has set back below its mark.
     RowAtMark,
 }
 
@@ -50,6 +56,8 @@ struct Database {
     marks: [u8; NAMES],
     /// Highest number that a caller has received for sure, per series.
     reported: [u8; NAMES],
+    /// Rows that a tool has set back below their marks.
+    is_set_back: [bool; NAMES],
 }
 
 /// Uncommitted changes of the open transaction.
@@ -60,7 +68,14 @@ struct View {
     is_locked: [bool; NAMES],
     /// Changes visible to tools: rows and marks as of the last edit.
     edited_rows: [Option<Option<u8>>; NAMES],
-    edited_marks: [Option<u8>; NAMES],
+    edited_marks: [Option<EditedMark>; NAMES],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct EditedMark {
+    mark: u8,
+    /// An edit has inserted it, rather than a call.
+    is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +89,8 @@ struct Transaction {
 struct World {
     database: Database,
     open: Option<Transaction>,
+    /// Another session is inserting a series of the first name, after this last number.
+    inserting: Option<u8>,
     /// Tables that a tool is about to replace, copied without later calls.
     copied_rows: Option<[Option<u8>; NAMES]>,
     copied_marks: Option<[u8; NAMES]>,
@@ -100,8 +117,11 @@ enum Step {
     Commit,
     /// Reports a commit before it is durable, then crashes.
     CommitAndCrash,
-    /// In another session.
+    /// In other sessions.
     OtherNext(usize),
+    OtherInserts,
+    /// The insert is done, after waiting for the transaction that had a row of the name.
+    OtherHasInserted,
     /// Drops a series and its mark, as the user wants the numbers again.
     DropAndForget(usize),
     Lower(usize),
@@ -125,7 +145,7 @@ impl Database {
         } else {
             0
         };
-        let number = narrow(row::first(i64::from(last) + 1, mark.into(), 0, 0));
+        let number = narrow(row::first(i64::from(last) + 1, mark.into(), 0));
         self.rows[name] = Some(number);
         if rules.hold(Rule::NextRaisesMark) {
             self.marks[name] = self.marks[name].max(number + 1);
@@ -135,21 +155,26 @@ impl Database {
         Some(is_due)
     }
 
-    fn create(&mut self, name: usize) -> Option<()> {
-        let begin = row::arriving(1, self.marks[name].into()) - 1;
-        self.rows[name]
-            .replace(narrow(begin))
-            .is_none()
-            .then_some(())
+    /// Last number of a row that is inserted.
+    fn begin(&self, name: usize) -> u8 {
+        narrow(row::arriving(1, self.marks[name].into()) - 1)
     }
-}
 
-impl Database {
+    fn create(&mut self, name: usize) -> Option<()> {
+        let begin = self.begin(name);
+        self.rows[name].replace(begin).is_none().then_some(())
+    }
+
+    fn is_below_mark(&self, name: usize) -> bool {
+        self.rows[name].is_some_and(|last| last + 1 < self.marks[name])
+    }
+
     /// Copies the state of a name from another database.
     fn take(&mut self, name: usize, other: &Self) {
         self.rows[name] = other.rows[name];
         self.marks[name] = other.marks[name];
         self.reported[name] = other.reported[name];
+        self.is_set_back[name] = other.is_set_back[name];
     }
 }
 
@@ -181,7 +206,7 @@ impl World {
         Some(result)
     }
 
-    fn commit(&mut self, view: &View) {
+    fn commit(&mut self, view: &View, rules: Rules<Rule>) {
         for name in 0..NAMES {
             if view.is_locked[name] {
                 self.database.take(name, &view.database);
@@ -189,8 +214,10 @@ impl World {
             if let (Some(rows), Some(row)) = (&mut self.copied_rows, view.edited_rows[name]) {
                 rows[name] = row;
             }
-            if let (Some(marks), Some(mark)) = (&mut self.copied_marks, view.edited_marks[name]) {
-                marks[name] = mark;
+            if let (Some(marks), Some(edited)) = (&mut self.copied_marks, view.edited_marks[name])
+                && (edited.is_new || marks[name] > 0 || rules.hold(Rule::MissingMarkInserted))
+            {
+                marks[name] = edited.mark;
             }
         }
     }
@@ -217,7 +244,11 @@ impl View {
             self.database.marks[name] = mark;
             let is_written = mark != before || rules.hold(Rule::EqualMarkWritten);
             if is_written && rules.hold(Rule::EditsOfMarksSeen) {
-                self.edited_marks[name] = Some(mark);
+                let was_new = self.edited_marks[name].is_some_and(|edited| edited.is_new);
+                self.edited_marks[name] = Some(EditedMark {
+                    mark,
+                    is_new: was_new || before == 0,
+                });
             }
         }
         Some(if rules.hold(Rule::RenameTakesMark) {
@@ -239,8 +270,10 @@ impl search::World for World {
                 rows: [None; NAMES],
                 marks: [0; NAMES],
                 reported: [0; NAMES],
+                is_set_back: [false; NAMES],
             },
             open: None,
+            inserting: None,
             copied_rows: None,
             copied_marks: None,
             dumped: None,
@@ -306,7 +339,7 @@ impl search::World for World {
             }
             Step::Commit => {
                 let open = self.open.take()?;
-                self.commit(&open.view);
+                self.commit(&open.view, rules);
                 if open.has_taken {
                     self.calls_committed();
                 }
@@ -316,6 +349,7 @@ impl search::World for World {
                 if rules.hold(Rule::CommitDurable) {
                     return None;
                 }
+                self.inserting = None;
                 for name in 0..NAMES {
                     let reported = &mut self.database.reported[name];
                     *reported = open.view.database.reported[name].max(*reported);
@@ -328,8 +362,32 @@ impl search::World for World {
                 self.is_broken = !self.database.next(name, rules)?;
                 self.calls_committed();
             }
+            Step::OtherInserts => {
+                if self.inserting.is_some() {
+                    return None;
+                }
+                self.inserting = Some(self.database.begin(0));
+            }
+            Step::OtherHasInserted => {
+                let begin = self.inserting.take()?;
+                if self.is_locked(0) || self.database.rows[0].is_some() {
+                    return None;
+                }
+                // A tool sees the insert, but not that the row is raised.
+                if let Some(rows) = &mut self.copied_rows {
+                    rows[0] = Some(begin);
+                }
+                self.database.rows[0] = Some(if rules.hold(Rule::RowAtMarkAfterWait) {
+                    begin.max(self.database.begin(0))
+                } else {
+                    begin
+                });
+            }
             Step::DropAndForget(name) => {
-                if self.is_locked(name) {
+                // An insert that has read the mark may begin there or at 1: the user did both at
+                // once.
+                let is_inserting = name == 0 && self.inserting.is_some();
+                if self.is_locked(name) || is_inserting {
                     return None;
                 }
                 self.database.rows[name].take()?;
@@ -352,7 +410,8 @@ impl search::World for World {
             Step::CopyRows | Step::CopyMarks => {
                 let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
                 // The tool waits for open transactions.
-                if self.open.is_some() || is_copying && rules.hold(Rule::OneTableAtATime) {
+                let is_used = self.open.is_some() || self.inserting.is_some();
+                if is_used || is_copying && rules.hold(Rule::OneTableAtATime) {
                     return None;
                 }
                 if step == Step::CopyRows {
@@ -362,7 +421,7 @@ impl search::World for World {
                 }
             }
             Step::PutRows | Step::PutMarks => {
-                if self.open.is_some() {
+                if self.open.is_some() || self.inserting.is_some() {
                     return None;
                 }
                 if step == Step::PutRows {
@@ -370,12 +429,11 @@ impl search::World for World {
                 } else {
                     self.database.marks = self.copied_marks.take()?;
                 }
+                self.database.is_set_back = [true; NAMES];
             }
             Step::Dump => {
                 for name in 0..NAMES {
-                    let last = self.database.rows[name];
-                    let is_below = last.is_some_and(|last| last + 1 < self.database.marks[name]);
-                    if is_below && rules.hold(Rule::RowAtMark) {
+                    if self.database.is_set_back[name] && rules.hold(Rule::RowAtMark) {
                         return None;
                     }
                 }
@@ -399,7 +457,7 @@ impl search::World for World {
                 self.database.rows = rows;
                 self.database.marks = [0; NAMES];
                 (self.copied_rows, self.copied_marks) = (None, None);
-                self.standby = None;
+                (self.standby, self.inserting) = (None, None);
             }
             Step::Follow => {
                 if self.standby.replace(self.database) == Some(self.database) {
@@ -421,16 +479,22 @@ impl search::World for World {
                     },
                     ..standby
                 };
-                self.open = None;
+                (self.open, self.inserting) = (None, None);
                 (self.copied_rows, self.copied_marks) = (None, None);
             }
         }
-        let is_small = self.database.reported.iter().all(|&number| number < 8);
-        is_small.then_some(self)
+        for name in 0..NAMES {
+            self.database.is_set_back[name] &= self.database.is_below_mark(name);
+        }
+        Some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_broken
+    }
+
+    fn is_small(&self) -> bool {
+        self.database.reported.iter().all(|&number| number < 8)
     }
 }
 
@@ -445,6 +509,7 @@ fn all_steps() -> Vec<Step> {
         steps.extend([Step::Rename(name), Step::OtherNext(name)]);
         steps.extend([Step::DropAndForget(name), Step::Lower(name)]);
     }
+    steps.extend([Step::OtherInserts, Step::OtherHasInserted]);
     steps
 }
 
@@ -479,9 +544,15 @@ fn each_rule_is_needed() {
     ];
     let assumptions = [
         Rule::OneTableAtATime,
+        Rule::MissingMarkInserted,
         Rule::NoCallLost,
         Rule::NoCallAfterDump,
         Rule::RowAtMark,
     ];
     search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    let waiting = Histories {
+        begin: &[Step::OtherInserts, Step::Create(0), Step::Next(0)],
+        ..histories
+    };
+    search::assert_needed::<World>("rule", Rule::RowAtMarkAfterWait, waiting);
 }

@@ -134,7 +134,10 @@ impl Database {
     fn claim(&mut self, name: usize) -> Option<u8> {
         let mark = self.marks[name].into();
         let row = self.rows[name].as_mut()?;
-        let id = narrow(row::first(row.max_id.into(), mark, 0, 0));
+        let id = narrow(row::first(row.max_id.into(), mark, 0));
+        if id >= Ids::LAST {
+            return None;
+        }
         row.max_id = id + 1;
         self.marks[name] = self.marks[name].max(id + 1);
         Some(id)

@@ -1,5 +1,6 @@
 //! A transaction that edits tags, with a savepoint, concurrent with sessions that issue ids, drop
-//! tags and insert tags. Models the state in `src/tags/transaction.rs`, and the triggers.
+//! tags and insert tags, with tools that rewrite a table, and with dumps. Models the state in
+//! `src/tags/transaction.rs`, and the triggers.
 
 use leaf_id_core::row;
 
@@ -24,9 +25,24 @@ enum Rule {
     CommitRaisesMark,
     /// No ids are issued once that is written, for example by a deferred trigger.
     NoIdsOnceWritten,
-    /// The start of a tag created in the transaction is read after its row was inserted: the insert
-    /// may have waited for a transaction that dropped another tag of the name.
-    BeginsAtMarkOfNow,
+    /// A row whose insert has waited for another one of its name to go is raised to the mark that
+    /// this has left: the transaction that creates a tag issues from the row, and a dump has the
+    /// row alone.
+    RowAtMarkAfterWait,
+    /// A tool that copies the table of marks sees marks written by edits.
+    EditsOfMarksSeen,
+    /// Assumption: if such a tool has seen an update of a mark that its copy lacks, as a claim has
+    /// inserted it since, it inserts the mark. (pg_repack does not.)
+    MissingMarkInserted,
+    /// Assumption: such a tool sees the mark that a commit leaves for a tag that its transaction has
+    /// created, issued ids of, and dropped or renamed. (It does not: this is no edit.)
+    IssuedMarkSeen,
+    /// Assumption: a tool rewrites one of the two tables at a time.
+    OneTableAtATime,
+    /// Assumption: no ids are issued after a dump that is restored elsewhere.
+    NoIdAfterDump,
+    /// Assumption: no row is dumped that a tool has set back below its mark.
+    RowAtMark,
     /// Assumption: no reported commit is lost in a crash.
     CommitKept,
 }
@@ -49,6 +65,16 @@ struct View {
     /// The name also has the ids of the other one, whose row was renamed.
     is_renamed: [bool; NAMES],
     is_reset: [bool; NAMES],
+    /// What tools see: rows and marks as of the last edit.
+    edited_rows: [Option<Option<u8>>; NAMES],
+    edited_marks: [Option<EditedMark>; NAMES],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct EditedMark {
+    mark: u8,
+    /// An edit has inserted it, rather than a claim.
+    is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +98,15 @@ struct World {
     open: Option<Transaction>,
     /// Another session is inserting a tag of the first name, and has read this mark.
     inserting: Option<u8>,
+    /// Tables that a tool is about to replace, copied without later claims.
+    copied_rows: Option<[Option<u8>; NAMES]>,
+    copied_marks: Option<[u8; NAMES]>,
+    /// Rows that a tool has set back below their marks.
+    is_set_back: [bool; NAMES],
+    /// Rows in a dump, and the ids issued by then.
+    dumped: Option<([Option<u8>; NAMES], [Ids; NAMES])>,
+    /// Ids were issued since the dump.
+    is_dump_stale: bool,
     issued: [Ids; NAMES],
     is_twice: bool,
 }
@@ -97,9 +132,18 @@ enum Step {
     OtherDrops(usize),
     OtherUses(usize),
     OtherInserts,
-    /// The insert is done, after waiting for the transaction that had a row of the name; takes an
-    /// id.
+    /// The insert is done, after waiting for the transaction that had a row of the name, ...
     OtherHasInserted,
+    /// ... and its transaction takes an id.
+    OtherHasInsertedAndUses,
+    Crash,
+    CopyRows,
+    PutRows,
+    CopyMarks,
+    PutMarks,
+    Dump,
+    /// Goes on with the dumped rows in another database, which has no marks.
+    RestoreElsewhere,
 }
 
 impl Transaction {
@@ -111,6 +155,8 @@ impl Transaction {
                 kinds: [None; NAMES],
                 is_renamed: [false; NAMES],
                 is_reset: [false; NAMES],
+                edited_rows: [None; NAMES],
+                edited_marks: [None; NAMES],
             },
             savepoint: None,
             issued: [0; NAMES],
@@ -121,8 +167,14 @@ impl Transaction {
     }
 
     fn leave(&mut self, name: usize, max_id: u8) {
-        let mark = &mut self.view.marks[name];
-        *mark = narrow(row::leaving(max_id.into(), (*mark).into(), 0));
+        let before = self.view.marks[name];
+        let left = narrow(row::leaving(max_id.into(), before.into(), 0));
+        self.view.marks[name] = left;
+        let was_new = self.view.edited_marks[name].is_some_and(|edited| edited.is_new);
+        self.view.edited_marks[name] = Some(EditedMark {
+            mark: left,
+            is_new: was_new || before == 0,
+        });
     }
 
     fn next(&self, name: usize) -> u8 {
@@ -147,6 +199,11 @@ impl Transaction {
                 let mark = &mut self.view.marks[name];
                 *mark = issued.max(*mark);
             }
+            if let Some(edited) = &mut self.view.edited_marks[name]
+                && rules.hold(Rule::IssuedMarkSeen)
+            {
+                edited.mark = issued.max(edited.mark);
+            }
         }
     }
 }
@@ -157,7 +214,27 @@ impl World {
             .is_some_and(|open| open.view.kinds[name].is_some())
     }
 
+    /// A committed edit, as tools see it.
+    fn show(
+        &mut self,
+        name: usize,
+        row: Option<Option<u8>>,
+        mark: Option<EditedMark>,
+        rules: Rules<Rule>,
+    ) {
+        if let (Some(rows), Some(row)) = (&mut self.copied_rows, row) {
+            rows[name] = row;
+        }
+        if let (Some(marks), Some(edited)) = (&mut self.copied_marks, mark)
+            && rules.hold(Rule::EditsOfMarksSeen)
+            && (edited.is_new || marks[name] > 0 || rules.hold(Rule::MissingMarkInserted))
+        {
+            marks[name] = edited.mark;
+        }
+    }
+
     fn issue(&mut self, name: usize, id: u8) {
+        self.is_dump_stale = true;
         self.is_twice |= self.issued[name].has(id);
         self.issued[name].add(id);
     }
@@ -167,8 +244,11 @@ impl World {
         if self.is_locked(name) {
             return None;
         }
-        let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0, 0);
+        let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0);
         let id = narrow(first);
+        if id >= Ids::LAST {
+            return None;
+        }
         self.rows[name] = Some(id + 1);
         self.marks[name] = self.marks[name].max(id + 1);
         self.issue(name, id);
@@ -187,7 +267,16 @@ impl World {
                 open.view.marks[name] = self.marks[name];
             }
         }
+        let before = open.view;
         edit(&mut open)?;
+        for name in 0..NAMES {
+            let view = &mut open.view;
+            if view.kinds[name].is_some()
+                && (view.rows[name] != before.rows[name] || before.kinds[name].is_none())
+            {
+                view.edited_rows[name] = Some(view.rows[name]);
+            }
+        }
         self.open = Some(open);
         Some(())
     }
@@ -215,6 +304,9 @@ impl World {
             return None;
         }
         let id = open.next(name);
+        if id >= Ids::LAST {
+            return None;
+        }
         open.issued[name] = id + 1;
         if was_there {
             open.ids_of_edited[name].add(id);
@@ -248,9 +340,13 @@ impl World {
             }
             self.rows[name] = open.view.rows[name];
             self.marks[name] = open.view.marks[name];
+            let (row, mark) = (open.view.edited_rows[name], open.view.edited_marks[name]);
+            self.show(name, row, mark, rules);
+            self.is_dump_stale |= open.ids[name] != Ids::default();
             if open.view.is_reset[name] {
                 // The user wants the ids again.
                 self.issued[name] = Ids::default();
+                self.dumped = None;
             } else {
                 self.issued[name].add_all(open.ids[name]);
             }
@@ -274,6 +370,11 @@ impl search::World for World {
             marks: [0; NAMES],
             open: None,
             inserting: None,
+            copied_rows: None,
+            copied_marks: None,
+            is_set_back: [false; NAMES],
+            dumped: None,
+            is_dump_stale: false,
             issued: [Ids::default(); NAMES],
             is_twice: false,
         }
@@ -323,7 +424,14 @@ impl search::World for World {
                 open.view.rows[name]?;
                 open.view.rows[name] = Some(1);
                 let mark = &mut open.view.marks[name];
-                *mark = 1.min(*mark);
+                if *mark > 0 {
+                    *mark = 1;
+                    let was_new = open.view.edited_marks[name].is_some_and(|edited| edited.is_new);
+                    open.view.edited_marks[name] = Some(EditedMark {
+                        mark: 1,
+                        is_new: was_new,
+                    });
+                }
                 open.view.kinds[name] = Some(Kind::Reset);
                 open.view.is_renamed[name] = false;
                 open.view.is_reset[name] = true;
@@ -381,8 +489,12 @@ impl search::World for World {
                     return None;
                 }
                 let max_id = self.rows[name].take()?;
-                let mark = self.marks[name];
-                self.marks[name] = narrow(row::leaving(max_id.into(), mark.into(), 0));
+                let before = self.marks[name];
+                let mark = narrow(row::leaving(max_id.into(), before.into(), 0));
+                self.marks[name] = mark;
+                let is_new = before == 0;
+                let edited = Some(EditedMark { mark, is_new });
+                self.show(name, Some(None), edited, rules);
             }
             Step::OtherUses(name) => self.use_id(name)?,
             Step::OtherInserts => {
@@ -391,21 +503,82 @@ impl search::World for World {
                 }
                 self.inserting = Some(self.marks[0]);
             }
-            Step::OtherHasInserted => {
+            Step::OtherHasInserted | Step::OtherHasInsertedAndUses => {
                 let mark = self.inserting.take()?;
                 if self.is_locked(0) || self.rows[0].is_some() {
                     return None;
                 }
-                let max_id = narrow(row::arriving(1, mark.into()));
-                let id = if rules.hold(Rule::BeginsAtMarkOfNow) {
-                    narrow(row::arriving(max_id.into(), self.marks[0].into()))
+                let inserted = narrow(row::arriving(1, mark.into()));
+                // A tool sees the insert, but not that the row is raised.
+                self.show(0, Some(Some(inserted)), None, rules);
+                let begin = if rules.hold(Rule::RowAtMarkAfterWait) {
+                    narrow(row::arriving(inserted.into(), self.marks[0].into()))
                 } else {
-                    max_id
+                    inserted
                 };
-                self.rows[0] = Some(id + 1);
-                self.marks[0] = self.marks[0].max(id + 1);
-                self.issue(0, id);
+                self.rows[0] = Some(begin);
+                if step == Step::OtherHasInsertedAndUses {
+                    if begin >= Ids::LAST {
+                        return None;
+                    }
+                    self.rows[0] = Some(begin + 1);
+                    self.marks[0] = self.marks[0].max(begin + 1);
+                    self.issue(0, begin);
+                }
             }
+            Step::Crash => {
+                let open = self.open.take()?;
+                self.inserting = None;
+                self.taken_back(&open.ids_of_edited);
+            }
+            Step::CopyRows | Step::CopyMarks | Step::PutRows | Step::PutMarks => {
+                // The tool waits for open transactions.
+                if self.open.is_some() || self.inserting.is_some() {
+                    return None;
+                }
+                let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
+                match step {
+                    Step::PutRows => self.rows = self.copied_rows.take()?,
+                    Step::PutMarks => self.marks = self.copied_marks.take()?,
+                    _ if is_copying && rules.hold(Rule::OneTableAtATime) => return None,
+                    Step::CopyRows => self.copied_rows = Some(self.rows),
+                    _ => self.copied_marks = Some(self.marks),
+                }
+                if matches!(step, Step::PutRows | Step::PutMarks) {
+                    self.is_set_back = [true; NAMES];
+                }
+            }
+            Step::Dump => {
+                if self.is_set_back != [false; NAMES] && rules.hold(Rule::RowAtMark) {
+                    return None;
+                }
+                self.dumped = Some((self.rows, self.issued));
+                self.is_dump_stale = false;
+            }
+            Step::RestoreElsewhere => {
+                let (rows, issued) = self.dumped.take()?;
+                if self.is_dump_stale && rules.hold(Rule::NoIdAfterDump) {
+                    return None;
+                }
+                for name in 0..NAMES {
+                    if rows[name].is_none() {
+                        // The dump has no information about the name.
+                        self.issued[name] = Ids::default();
+                    } else if self.is_dump_stale {
+                        self.issued[name].add_all(issued[name]);
+                    } else {
+                        self.issued[name] = issued[name];
+                    }
+                }
+                self.rows = rows;
+                self.marks = [0; NAMES];
+                (self.open, self.inserting) = (None, None);
+                (self.copied_rows, self.copied_marks) = (None, None);
+            }
+        }
+        for name in 0..NAMES {
+            let is_below = self.rows[name].is_some_and(|max_id| max_id < self.marks[name]);
+            self.is_set_back[name] &= is_below;
         }
         Some(self)
     }
@@ -423,14 +596,21 @@ fn all_steps() -> Vec<Step> {
         Step::Write,
         Step::Commit,
         Step::CommitAndCrash,
-        Step::OtherInserts,
-        Step::OtherHasInserted,
+        Step::Crash,
+        Step::CopyRows,
+        Step::PutRows,
+        Step::CopyMarks,
+        Step::PutMarks,
+        Step::Dump,
+        Step::RestoreElsewhere,
     ];
     for name in 0..NAMES {
         steps.extend([Step::Create(name), Step::Drop(name)]);
         steps.extend([Step::Rename(name), Step::Reset(name), Step::Use(name)]);
         steps.extend([Step::OtherDrops(name), Step::OtherUses(name)]);
     }
+    steps.extend([Step::OtherInserts, Step::OtherHasInserted]);
+    steps.push(Step::OtherHasInsertedAndUses);
     steps
 }
 
@@ -441,7 +621,7 @@ fn no_id_comes_twice() {
         steps: &all_steps(),
         depth: 9,
     };
-    search::assert_holds::<World>(histories, 12);
+    search::assert_holds::<World>(histories, 10);
 }
 
 #[test]
@@ -449,7 +629,7 @@ fn each_rule_is_needed() {
     let histories = Histories {
         begin: &[],
         steps: &all_steps(),
-        depth: 9,
+        depth: 8,
     };
     let rules = [
         Rule::NoIdsOfReset,
@@ -459,7 +639,32 @@ fn each_rule_is_needed() {
         Rule::RenameTakesIssued,
         Rule::CommitRaisesMark,
         Rule::NoIdsOnceWritten,
-        Rule::BeginsAtMarkOfNow,
+        Rule::RowAtMarkAfterWait,
+        Rule::EditsOfMarksSeen,
     ];
-    search::assert_all_needed::<World>(&rules, &[Rule::CommitKept], histories);
+    let assumptions = [
+        Rule::CommitKept,
+        Rule::IssuedMarkSeen,
+        Rule::OneTableAtATime,
+        Rule::MissingMarkInserted,
+        Rule::NoIdAfterDump,
+        Rule::RowAtMark,
+    ];
+    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    let dump_before_the_first_id = Histories {
+        begin: &[],
+        steps: &[
+            Step::Create(0),
+            Step::Drop(0),
+            Step::Commit,
+            Step::OtherUses(0),
+            Step::OtherInserts,
+            Step::OtherHasInserted,
+            Step::Dump,
+            Step::RestoreElsewhere,
+        ],
+        depth: 12,
+    };
+    search::assert_needed::<World>("rule", Rule::RowAtMarkAfterWait, dump_before_the_first_id);
+    search::assert_holds::<World>(dump_before_the_first_id, 14);
 }

@@ -211,7 +211,7 @@ impl search::World for World {
                 } else {
                     0
                 };
-                let id = narrow(row::first(row.max_id.into(), mark.into(), 0, skip));
+                let id = narrow(row::first(row.max_id.into(), mark.into(), skip));
                 if id >= Ids::LAST {
                     return None;
                 }
@@ -288,12 +288,15 @@ impl search::World for World {
                 server.timeline += 1;
             }
         }
-        let is_small = self.servers.iter().all(|server| server.timeline < 5);
-        (is_small && self.systems < 5).then_some(self)
+        Some(self)
     }
 
     fn is_broken(&self) -> bool {
         self.is_twice
+    }
+
+    fn is_small(&self) -> bool {
+        self.systems < 5 && self.servers.iter().all(|server| server.timeline < 5)
     }
 }
 
