@@ -464,7 +464,7 @@ impl World {
         self.is_melted |= self.lead_ms() <= self.terms.configured_lead_ms;
         self.owed_ms = self.owed_ms.min(self.lead_ms());
         let owed_ms = self.owed_ms.max(0);
-        let most_ms = self.terms.configured_lead_ms - LEAST_MS;
+        let most_ms = self.terms.configured_lead_ms - LEAST_AHEAD_MS;
         let wanted_ms = (owed_ms + self.terms.reservation_ms).min(most_ms);
         let until_ms = self.disk_ms() - self.wall_ms();
         self.owed_until_ms = (self.owed_until_ms.min(until_ms))
