@@ -105,6 +105,8 @@ CREATE FUNCTION leaf_id.leaf_gapless_follow() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    mark bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         RETURN NULL;
@@ -115,9 +117,11 @@ BEGIN
         FROM leaf_id.leaf_gapless_mark m WHERE m.series = NEW.series AND m.high - 1 > NEW.last_number;
     END IF;
     IF TG_OP <> 'INSERT' THEN
-        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
-        VALUES (OLD.series, OLD.last_number + 1)
-        -- Also where that changes nothing: see leaf_alloc_mark().
+        -- See leaf_alloc_mark().
+        mark := greatest(
+            OLD.last_number + 1, (SELECT m.high FROM leaf_id.leaf_gapless_mark m WHERE m.series = OLD.series));
+        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = OLD.series;
+        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high) VALUES (OLD.series, mark)
         ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
     END IF;
     RETURN NULL;

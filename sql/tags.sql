@@ -34,10 +34,17 @@ CREATE FUNCTION leaf_id.leaf_skip(
 COMMENT ON FUNCTION leaf_id.leaf_skip(integer, integer, bigint, integer, integer) IS
     'How many ids claims may have taken that were lost in promotions since the last claim of a row';
 
+CREATE FUNCTION leaf_id.leaf_next_here(tag text) RETURNS bigint
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_next_here_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_next_here(text) IS
+    'The next id of a tag that this transaction has created or issued; 0 of any other';
+
 CREATE FUNCTION leaf_id.leaf_alloc_mark() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    gone record;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.biz_tag = NEW.biz_tag THEN
         IF OLD.incarnation <> NEW.incarnation THEN
@@ -46,22 +53,26 @@ BEGIN
         END IF;
         RETURN NULL;
     END IF;
-    INSERT INTO leaf_id.leaf_high_mark AS m (tag, high)
-    SELECT a.biz_tag, least(
-        greatest(a.max_id, before.high)
-            -- Lost claims of a sourced tag are skipped by its source server.
-            + CASE WHEN a.server IS NULL
-                THEN leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim)::numeric
-                ELSE 0 END,
-        9223372036854775807)
-    FROM (
-        SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
-        UNION ALL
-        SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE') a
-    LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
-    -- Also where that changes nothing: a tool that copies the table would miss a mark that it has
-    -- not seen rise, as claims write past its trigger.
-    ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
+    FOR gone IN
+        SELECT a.biz_tag AS name, least(
+            greatest(a.max_id, before.high, leaf_id.leaf_next_here(a.biz_tag))
+                -- Lost claims of a sourced tag are skipped by its source server.
+                + CASE WHEN a.server IS NULL
+                    THEN leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim)::numeric
+                    ELSE 0 END,
+            9223372036854775807)::bigint AS high
+        FROM (
+            SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
+            UNION ALL
+            SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE') a
+        LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
+    LOOP
+        -- Not by UPDATE: claims write past triggers, so a tool that follows the table with row triggers
+        -- may have no such row to update in its copy.
+        DELETE FROM leaf_id.leaf_high_mark m WHERE m.tag = gone.name;
+        INSERT INTO leaf_id.leaf_high_mark AS m (tag, high) VALUES (gone.name, gone.high)
+        ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
+    END LOOP;
     -- What follows is the other table that knows names.
     IF TG_OP = 'UPDATE' THEN
         UPDATE leaf_id.leaf_adopted SET tag = NEW.biz_tag WHERE tag = OLD.biz_tag;

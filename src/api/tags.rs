@@ -9,7 +9,7 @@ use super::call::{bigint, finish, tag, text};
 use crate::error::Failure;
 use crate::pg::{self, Privilege, RawDatum, TriggerCall};
 use crate::shmem::{self, Tag};
-use crate::tags::heap::{ALLOC, AllocRow, Edit, LastClaim};
+use crate::tags::heap::{self, ALLOC, AllocRow, Edit, LastClaim};
 use crate::tags::trigger::{self, Merged};
 use crate::tags::{rights, transaction};
 
@@ -151,6 +151,16 @@ fn leaf_check_preloaded(is_error: bool) {
     if !SAID.swap(true, Ordering::Relaxed) {
         Failure::NotPreloaded.report().report(PgLogLevel::WARNING);
     }
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_next_here(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    // SAFETY: a call of the SQL function of this name.
+    let name = unsafe { tag(fcinfo) };
+    let relation = finish(heap::relation());
+    Tag::new(name).map_or(0, |tag| {
+        transaction::next_here(&transaction::key(relation, tag))
+    })
 }
 
 #[pg_extern(strict, sql = false)]

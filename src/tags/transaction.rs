@@ -171,7 +171,8 @@ impl Edits {
     }
 }
 
-fn key(relation: u32, tag: Tag) -> Key {
+/// Directory key of a tag in a table of this database.
+pub fn key(relation: u32, tag: Tag) -> Key {
     Key {
         database: pg::database(),
         relation,
@@ -193,7 +194,7 @@ pub fn standing(key: &Key) -> Standing {
     }
 }
 
-/// The next id of a tag created in this transaction.
+/// The next id of a tag that this transaction has created or issued; 0 of any other.
 pub fn next_here(key: &Key) -> i64 {
     let edits = EDITS.lock();
     let next = match edits.kind(key) {

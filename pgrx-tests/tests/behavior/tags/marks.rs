@@ -168,6 +168,53 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     assert_eq!(session.next("d"), 1);
 }
 
+/// Would catch: a mark that is left by an UPDATE, where a tool that follows the table by row triggers
+/// has no row to update: claims, which inserted it, fire none.
+#[test]
+fn a_tool_that_follows_the_marks_knows_those_of_names_that_are_gone() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    for (table, name) in [("leaf_high_mark", "tag"), ("leaf_gapless_mark", "series")] {
+        session.run(&format!(
+            "CREATE TABLE copy_of_{table} AS TABLE leaf_id.{table};
+             CREATE FUNCTION follow_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 CASE TG_OP
+                 WHEN 'INSERT' THEN INSERT INTO public.copy_of_{table} VALUES (NEW.*);
+                 WHEN 'UPDATE' THEN UPDATE public.copy_of_{table} SET high = NEW.high WHERE {name} = OLD.{name};
+                 ELSE DELETE FROM public.copy_of_{table} WHERE {name} = OLD.{name};
+                 END CASE;
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER follow AFTER INSERT OR UPDATE OR DELETE ON leaf_id.{table}
+                 FOR EACH ROW EXECUTE FUNCTION follow_{table}()"
+        ));
+    }
+    session.run("SELECT leaf_tag_create('t', step => 10), leaf_gapless_create('s')");
+    session.take("t", 25);
+    session.run("SELECT leaf_gapless_next('s') FROM generate_series(1, 5)");
+    session.run("SELECT leaf_tag_drop('t'), leaf_gapless_drop('s')");
+    // Ids of the transaction that creates the tag are written at its commit.
+    session.run(
+        "BEGIN; SELECT leaf_tag_create('u');
+         SELECT leaf_segment_next('u') FROM generate_series(1, 5);
+         SELECT leaf_tag_drop('u'); COMMIT",
+    );
+    for table in ["leaf_high_mark", "leaf_gapless_mark"] {
+        unseen(
+            &mut session,
+            &format!(
+                "DROP TRIGGER follow ON leaf_id.{table}; DELETE FROM leaf_id.{table};
+                 INSERT INTO leaf_id.{table} SELECT * FROM copy_of_{table}"
+            ),
+        );
+    }
+    session.run("SELECT leaf_tag_create('t'), leaf_tag_create('u'), leaf_gapless_create('s')");
+    assert!(session.next("t") > 25);
+    assert!(session.next("u") > 5);
+    assert_eq!(session.value::<i64>("SELECT leaf_gapless_next('s')"), 6);
+}
+
 /// Would catch: a claim in flight that commits after the row was removed.
 #[test]
 fn a_row_that_is_put_aside_and_back_under_load_goes_on() {
