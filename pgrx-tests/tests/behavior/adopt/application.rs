@@ -69,7 +69,7 @@ const SCHEMA: &str = r#"
         "Order Notes_id_seq", drafts_id_seq, invoices_id_seq TO app;
     GRANT UPDATE ON SEQUENCE messages_id_seq TO app;
     GRANT SELECT ON SEQUENCE payments_id_seq TO app;
-    GRANT INSERT ON refunds, tickets TO public;
+    GRANT INSERT ON refunds, tickets, payments TO public;
     GRANT USAGE ON SEQUENCE tickets_id_seq TO public;
     GRANT INSERT ON audit, events_1, open_orders, urgent_deliveries TO clerk;
     GRANT USAGE ON SEQUENCE stock_id_seq, orders_id_seq TO clerk;
