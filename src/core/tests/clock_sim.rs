@@ -937,8 +937,13 @@ impl World {
                 }
             }
             10..=13 => {
-                self.settle();
-                self.stop(true);
+                // What was written for a generator that was not opened counts as used.
+                if self.generator().is_open() {
+                    self.settle();
+                    self.stop(true);
+                } else {
+                    self.crash();
+                }
                 self.start(false);
                 self.happened(Happened::CleanStop);
             }
