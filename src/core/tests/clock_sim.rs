@@ -989,7 +989,9 @@ impl World {
                 // Change to a worker id that another server has used.
                 self.settle();
                 let worker_id = u16::try_from(self.within(3)).unwrap_or(0);
-                if worker_id != self.worker_id() && worker_id != self.live().worker_id {
+                let is_other = ![self.worker_id(), self.live().worker_id].contains(&worker_id);
+                // The first one of a new cluster is one that nobody has used.
+                if is_other && self.issued > 0 {
                     self.before_unknown();
                     self.use_elsewhere(worker_id);
                     let restarts = self.broken == Broken::OtherWorkerId;
