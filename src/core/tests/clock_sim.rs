@@ -485,12 +485,12 @@ impl World {
     /// difference apart. That time passes at rest or under load.
     fn before_unknown(&mut self) {
         let apart_ms = 2 * self.terms.reservation_ms + 2;
-        let earliest_ms = self.unknown_at_ms + apart_ms;
         if self.broken != Broken::Apart {
             if self.chance(2) {
-                self.load(earliest_ms - self.now_ms);
+                self.load(self.unknown_at_ms + apart_ms - self.now_ms);
             }
-            self.now_ms = self.now_ms.max(earliest_ms);
+            // The last one may have been opened meanwhile.
+            self.now_ms = self.now_ms.max(self.unknown_at_ms + apart_ms);
         }
         self.unknown_at_ms = self.now_ms;
     }
