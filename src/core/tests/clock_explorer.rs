@@ -511,8 +511,13 @@ impl World {
             }
             Step::CleanStop => {
                 let waits = self.waits_for_unknown();
-                self.stop();
-                self.run = Run::default();
+                // What was written for a run that was not opened counts as used.
+                if self.run.is_open {
+                    self.stop();
+                    self.run = Run::default();
+                } else {
+                    self.crash();
+                }
                 self.happened_to(waits);
             }
             Step::RestartLauncher => {

@@ -485,12 +485,12 @@ impl World {
     /// difference apart. That time passes at rest or under load.
     fn before_unknown(&mut self) {
         let apart_ms = 2 * self.terms.reservation_ms + 2;
-        let earliest_ms = self.unknown_at_ms + apart_ms;
         if self.broken != Broken::Apart {
             if self.chance(2) {
-                self.load(earliest_ms - self.now_ms);
+                self.load(self.unknown_at_ms + apart_ms - self.now_ms);
             }
-            self.now_ms = self.now_ms.max(earliest_ms);
+            // The last one may have been opened meanwhile.
+            self.now_ms = self.now_ms.max(self.unknown_at_ms + apart_ms);
         }
         self.unknown_at_ms = self.now_ms;
     }
@@ -937,8 +937,13 @@ impl World {
                 }
             }
             10..=13 => {
-                self.settle();
-                self.stop(true);
+                // What was written for a generator that was not opened counts as used.
+                if self.generator().is_open() {
+                    self.settle();
+                    self.stop(true);
+                } else {
+                    self.crash();
+                }
                 self.start(false);
                 self.happened(Happened::CleanStop);
             }
@@ -984,7 +989,9 @@ impl World {
                 // Change to a worker id that another server has used.
                 self.settle();
                 let worker_id = u16::try_from(self.within(3)).unwrap_or(0);
-                if worker_id != self.worker_id() && worker_id != self.live().worker_id {
+                let is_other = ![self.worker_id(), self.live().worker_id].contains(&worker_id);
+                // The first one of a new cluster is one that nobody has used.
+                if is_other && self.issued > 0 {
                     self.before_unknown();
                     self.use_elsewhere(worker_id);
                     let restarts = self.broken == Broken::OtherWorkerId;
