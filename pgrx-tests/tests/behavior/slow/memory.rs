@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Server, Starved, assert_issued_once, in_threads, lease_message, lease_query, wait_until,
+    CENTRAL, Server, Starved, assert_issued_once, in_threads, lease_message, lease_query,
+    wait_until,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -268,5 +269,68 @@ fn a_worker_without_memory_ends_alone_and_comes_back() {
         assert!(failed > 0);
     }
     assert_issued_once([ids]);
+    assert!(!server.log().contains(CRASH));
+}
+
+/// A server that leases its worker id from itself, and whose database "member" sources a tag from
+/// database "postgres".
+#[test]
+fn a_worker_that_talks_to_a_server_ends_alone_and_comes_back() {
+    let server = Server::with_memory(&[
+        ("leaf_id.worker_id", "auto"),
+        ("leaf_id.worker_registry", "postgres"),
+    ]);
+    server.expect_internal_errors();
+    server.admit_members();
+    let memory = server.memory();
+    let mut central = server.session();
+    central.run("SELECT leaf_tag_create('t', step => 1, max_step => 1)");
+    central.run("CREATE DATABASE member");
+    let mut member = server.session_in("member");
+    member.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+    member.create_foreign_server(CENTRAL, &[server.dir()]);
+    member.create_sourced_tag("t", 1, 1);
+    member.be_patient();
+    let mut ids = vec![member.next("t")];
+
+    // An allocator, of either database, from the next claim on.
+    let mut failed = 0;
+    for nth in allocations(3) {
+        memory.fail(Starved::Worker("leaf_id allocator"), nth, false);
+        for _ in 0..3 {
+            ids.push(member.next("t"));
+        }
+        if !memory.heal() {
+            break;
+        }
+        failed += 1;
+    }
+    println!("{failed} allocations of an allocator failed");
+    assert!(failed > 0);
+    assert_issued_once([ids]);
+
+    // The registrar, which asks for each lease and renewal.
+    let leased =
+        "SELECT coalesce(extract(epoch FROM max(lease_until)), 0)::float8 FROM leaf_id.server";
+    let mut failed = 0;
+    for nth in allocations(4) {
+        let before: f64 = central.value(leased);
+        memory.fail(Starved::Worker("leaf_id registrar"), nth, false);
+        if let Some(launcher) = server.worker("leaf_id launcher") {
+            server.terminate(launcher);
+        }
+        wait_until(LIMIT, "a registrar", || {
+            memory.failed() || central.value::<f64>(leased) > before
+        });
+        let is_over = !memory.heal();
+        wait_until(LIMIT, "a lease", || central.value::<f64>(leased) > before);
+        central.run("SELECT leaf_snowflake_next()");
+        if is_over {
+            break;
+        }
+        failed += 1;
+    }
+    println!("{failed} allocations of the registrar failed");
+    assert!(failed > 0);
     assert!(!server.log().contains(CRASH));
 }
