@@ -52,6 +52,9 @@ enum Rule {
     /// An edit writes the mark even if it is high enough already: it may have been raised by a
     /// claim, which the tool has not seen.
     EqualMarkWritten,
+    /// An edit deletes the mark that it leaves, and inserts it again: as a claim may have inserted
+    /// it, the copy may lack it, and the tool would update nothing.
+    MarkInsertedAgain,
     /// An edit does not lower `max_id`: the mark may still be too low for a row that was renamed or
     /// restored.
     LoweringRefused,
@@ -95,9 +98,6 @@ enum Rule {
     CopyPromoted,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
-    /// Assumption: if such a tool has seen an update of a mark that its copy lacks, as a claim has
-    /// inserted it since, it inserts the mark. (pg_repack does not.)
-    MissingMarkInserted,
 }
 
 /// Ids that lost claims may have taken on the timelines since the row's last claim.
@@ -313,7 +313,7 @@ impl<const LOST: u32> World<LOST> {
             if let Some(marks) = &mut self.copied_marks
                 && is_written
                 && rules.hold(Rule::EditsOfMarksSeen)
-                && (before == 0 || marks[name] > 0 || rules.hold(Rule::MissingMarkInserted))
+                && (before == 0 || marks[name] > 0 || rules.hold(Rule::MarkInsertedAgain))
             {
                 marks[name] = left;
             }
@@ -779,12 +779,12 @@ fn each_rule_is_needed() {
         Rule::RenameTakesMark,
         Rule::EditsOfMarksSeen,
         Rule::EqualMarkWritten,
+        Rule::MarkInsertedAgain,
         Rule::LoweringRefused,
         Rule::Skip,
         Rule::SettleBeforeMark,
     ];
-    let assumptions = [Rule::OneTableAtATime, Rule::MissingMarkInserted];
-    search::assert_all_needed::<World<1>>(&rules, &assumptions, everything);
+    search::assert_all_needed::<World<1>>(&rules, &[Rule::OneTableAtATime], everything);
     let claim_on_its_way = Histories {
         begin: &[Step::Create(0), Step::Claim(0)],
         ..everything

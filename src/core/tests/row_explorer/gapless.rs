@@ -24,8 +24,11 @@ enum Rule {
     RenameTakesMark,
     /// A tool that copies the table of marks sees marks written by edits, ...
     EditsOfMarksSeen,
-    /// ... even if the mark was high enough already.
+    /// ... even if the mark was high enough already, ...
     EqualMarkWritten,
+    /// ... and even if its copy lacks the mark, as a call has inserted it since: an edit deletes the
+    /// mark that it leaves, and inserts it again.
+    MarkInsertedAgain,
     /// An edit does not lower the last number: the mark may still be too low for a row that was
     /// renamed or restored from a dump.
     LoweringRefused,
@@ -36,9 +39,6 @@ enum Rule {
     CommitDurable,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
-    /// Assumption: if such a tool has seen an update of a mark that its copy lacks, as a call has
-    /// inserted it since, it inserts the mark. (pg_repack does not.)
-    MissingMarkInserted,
     /// Assumption: no committed call is lost in a promotion.
     NoCallLost,
     /// Assumption: no call is committed after a dump from which another server continues, or this
@@ -74,8 +74,8 @@ struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct EditedMark {
     mark: u8,
-    /// An edit has inserted it, rather than a call.
-    is_new: bool,
+    /// An edit has inserted it, so that tools insert it, too.
+    is_inserted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -206,7 +206,7 @@ impl World {
         Some(result)
     }
 
-    fn commit(&mut self, view: &View, rules: Rules<Rule>) {
+    fn commit(&mut self, view: &View) {
         for name in 0..NAMES {
             if view.is_locked[name] {
                 self.database.take(name, &view.database);
@@ -215,7 +215,7 @@ impl World {
                 rows[name] = row;
             }
             if let (Some(marks), Some(edited)) = (&mut self.copied_marks, view.edited_marks[name])
-                && (edited.is_new || marks[name] > 0 || rules.hold(Rule::MissingMarkInserted))
+                && (edited.is_inserted || marks[name] > 0)
             {
                 marks[name] = edited.mark;
             }
@@ -244,10 +244,12 @@ impl View {
             self.database.marks[name] = mark;
             let is_written = mark != before || rules.hold(Rule::EqualMarkWritten);
             if is_written && rules.hold(Rule::EditsOfMarksSeen) {
-                let was_new = self.edited_marks[name].is_some_and(|edited| edited.is_new);
+                let edited = self.edited_marks[name];
+                let was_inserted = edited.is_some_and(|edited| edited.is_inserted);
+                let is_inserted = before == 0 || rules.hold(Rule::MarkInsertedAgain);
                 self.edited_marks[name] = Some(EditedMark {
                     mark,
-                    is_new: was_new || before == 0,
+                    is_inserted: was_inserted || is_inserted,
                 });
             }
         }
@@ -339,7 +341,7 @@ impl search::World for World {
             }
             Step::Commit => {
                 let open = self.open.take()?;
-                self.commit(&open.view, rules);
+                self.commit(&open.view);
                 if open.has_taken {
                     self.calls_committed();
                 }
@@ -539,12 +541,12 @@ fn each_rule_is_needed() {
         Rule::RenameTakesMark,
         Rule::EditsOfMarksSeen,
         Rule::EqualMarkWritten,
+        Rule::MarkInsertedAgain,
         Rule::LoweringRefused,
         Rule::CommitDurable,
     ];
     let assumptions = [
         Rule::OneTableAtATime,
-        Rule::MissingMarkInserted,
         Rule::NoCallLost,
         Rule::NoCallAfterDump,
         Rule::RowAtMark,

@@ -31,12 +31,12 @@ enum Rule {
     RowAtMarkAfterWait,
     /// A tool that copies the table of marks sees marks written by edits.
     EditsOfMarksSeen,
-    /// Assumption: if such a tool has seen an update of a mark that its copy lacks, as a claim has
-    /// inserted it since, it inserts the mark. (pg_repack does not.)
-    MissingMarkInserted,
-    /// Assumption: such a tool sees the mark that a commit leaves for a tag that its transaction has
-    /// created, issued ids of, and dropped or renamed. (It does not: this is no edit.)
-    IssuedMarkSeen,
+    /// An edit deletes the mark that it leaves, and inserts it again: as a claim may have inserted
+    /// it, the copy may lack it, and the tool would update nothing.
+    MarkInsertedAgain,
+    /// The mark that an edit leaves includes the ids that its transaction has issued of the tag:
+    /// such a tool does not see the commit raise it.
+    IssuedLeftToMark,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
     /// Assumption: no ids are issued after a dump that is restored elsewhere.
@@ -73,8 +73,8 @@ struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct EditedMark {
     mark: u8,
-    /// An edit has inserted it, rather than a claim.
-    is_new: bool,
+    /// An edit has inserted it, so that tools insert it, too.
+    is_inserted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,6 +146,16 @@ enum Step {
     RestoreElsewhere,
 }
 
+impl EditedMark {
+    /// The mark that a row leaves where there was this one; 0 for none.
+    fn left(max_id: u8, before: u8, rules: Rules<Rule>) -> Self {
+        Self {
+            mark: narrow(row::leaving(max_id.into(), before.into(), 0)),
+            is_inserted: before == 0 || rules.hold(Rule::MarkInsertedAgain),
+        }
+    }
+}
+
 impl Transaction {
     fn of(world: &World) -> Self {
         Self {
@@ -166,14 +176,20 @@ impl Transaction {
         }
     }
 
-    fn leave(&mut self, name: usize, max_id: u8) {
-        let before = self.view.marks[name];
-        let left = narrow(row::leaving(max_id.into(), before.into(), 0));
-        self.view.marks[name] = left;
-        let was_new = self.view.edited_marks[name].is_some_and(|edited| edited.is_new);
-        self.view.edited_marks[name] = Some(EditedMark {
-            mark: left,
-            is_new: was_new || before == 0,
+    /// Leaves a mark for a row that goes. `max_id` is what the row says.
+    fn leave(&mut self, name: usize, max_id: u8, rules: Rules<Rule>) {
+        let end = if rules.hold(Rule::IssuedLeftToMark) {
+            self.issued[name].max(max_id)
+        } else {
+            max_id
+        };
+        let view = &mut self.view;
+        let edited = EditedMark::left(end, view.marks[name], rules);
+        let was_inserted = view.edited_marks[name].is_some_and(|edited| edited.is_inserted);
+        view.marks[name] = edited.mark;
+        view.edited_marks[name] = Some(EditedMark {
+            is_inserted: was_inserted || edited.is_inserted,
+            ..edited
         });
     }
 
@@ -199,11 +215,6 @@ impl Transaction {
                 let mark = &mut self.view.marks[name];
                 *mark = issued.max(*mark);
             }
-            if let Some(edited) = &mut self.view.edited_marks[name]
-                && rules.hold(Rule::IssuedMarkSeen)
-            {
-                edited.mark = issued.max(edited.mark);
-            }
         }
     }
 }
@@ -227,7 +238,7 @@ impl World {
         }
         if let (Some(marks), Some(edited)) = (&mut self.copied_marks, mark)
             && rules.hold(Rule::EditsOfMarksSeen)
-            && (edited.is_new || marks[name] > 0 || rules.hold(Rule::MissingMarkInserted))
+            && (edited.is_inserted || marks[name] > 0)
         {
             marks[name] = edited.mark;
         }
@@ -397,7 +408,7 @@ impl search::World for World {
             })?,
             Step::Drop(name) => self.edit(|open| {
                 let max_id = open.view.rows[name].take()?;
-                open.leave(name, max_id);
+                open.leave(name, max_id, rules);
                 open.view.kinds[name] = Some(Kind::Replaced);
                 Some(())
             })?,
@@ -412,8 +423,10 @@ impl search::World for World {
                 } else {
                     0
                 };
-                open.leave(name, max_id);
-                let from = open.view.marks[name].max(issued);
+                // Before the mark is left, which includes what was issued.
+                let mark = open.view.marks[name];
+                let from = narrow(row::leaving(max_id.into(), mark.into(), 0)).max(issued);
+                open.leave(name, max_id, rules);
                 let mark = open.view.marks[to];
                 open.view.rows[to] = Some(narrow(row::arriving(from.into(), mark.into())));
                 open.view.kinds = [Some(Kind::Renamed); NAMES];
@@ -426,10 +439,10 @@ impl search::World for World {
                 let mark = &mut open.view.marks[name];
                 if *mark > 0 {
                     *mark = 1;
-                    let was_new = open.view.edited_marks[name].is_some_and(|edited| edited.is_new);
+                    let edited = open.view.edited_marks[name];
                     open.view.edited_marks[name] = Some(EditedMark {
                         mark: 1,
-                        is_new: was_new,
+                        is_inserted: edited.is_some_and(|edited| edited.is_inserted),
                     });
                 }
                 open.view.kinds[name] = Some(Kind::Reset);
@@ -489,12 +502,9 @@ impl search::World for World {
                     return None;
                 }
                 let max_id = self.rows[name].take()?;
-                let before = self.marks[name];
-                let mark = narrow(row::leaving(max_id.into(), before.into(), 0));
-                self.marks[name] = mark;
-                let is_new = before == 0;
-                let edited = Some(EditedMark { mark, is_new });
-                self.show(name, Some(None), edited, rules);
+                let edited = EditedMark::left(max_id, self.marks[name], rules);
+                self.marks[name] = edited.mark;
+                self.show(name, Some(None), Some(edited), rules);
             }
             Step::OtherUses(name) => self.use_id(name)?,
             Step::OtherInserts => {
@@ -641,12 +651,12 @@ fn each_rule_is_needed() {
         Rule::NoIdsOnceWritten,
         Rule::RowAtMarkAfterWait,
         Rule::EditsOfMarksSeen,
+        Rule::MarkInsertedAgain,
+        Rule::IssuedLeftToMark,
     ];
     let assumptions = [
         Rule::CommitKept,
-        Rule::IssuedMarkSeen,
         Rule::OneTableAtATime,
-        Rule::MissingMarkInserted,
         Rule::NoIdAfterDump,
         Rule::RowAtMark,
     ];
