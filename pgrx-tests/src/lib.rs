@@ -30,7 +30,8 @@
 //! - `LEAF_ID_PGXS`: another location of pg_regress, in the format of `pg_config --pgxs`
 //! - `LEAF_ID_SERVER_USER`: user that runs servers if the tests run as root; default: postgres
 //! - `LEAF_ID_SEED`: repeats a randomized test
-//! - `LEAF_ID_LONG`: let every allocation fail in `slow::memory`, not every tenth
+//! - `LEAF_ID_LONG`: let every allocation fail in `slow::memory`, not every tenth; 5,000 sequences for
+//!   each role in `security::effects`, not 60
 //! - `LEAF_ID_TORTURE_SECONDS`: min duration of the torture test
 //! - `LEAF_ID_SMITH_SECONDS`: duration of random statements for each of two roles; default: 60
 //! - `LEAF_ID_ROWS`: length of the table adopted under load; default: 200000 rows

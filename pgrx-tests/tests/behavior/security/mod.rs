@@ -5,6 +5,7 @@
 //! installed the extension, one with `GRANT ALL` on its tables, and one that can only connect.
 
 mod code_as_superuser;
+mod effects;
 mod ids_twice;
 mod memory;
 mod other_servers;
