@@ -16,7 +16,6 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leaf_id_core::row;
 use parking_lot::Mutex;
 
 use crate::error::{EditError, Failure, RefillError};
@@ -25,7 +24,7 @@ use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
 use crate::tags::heap::{AllocRow, Edit};
-use crate::tags::{mark, opaque};
+use crate::tags::opaque;
 
 /// Max edits recorded individually; beyond that, all tags of the database are invalidated.
 const MAX_EDITS: usize = 100_000;
@@ -278,16 +277,13 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
     // Before locking EDITS: these read tables.
     let access = new.map_or(Access::Unknown, access_of);
-    // Nobody else can change the mark of a name whose row was just written.
-    let mark = new.and_then(|row| row.tag);
-    let mark = mark.and_then(|tag| mark::get(&tag).ok()).unwrap_or(0);
     let mut edits = EDITS.lock();
     let known = new_key.and_then(|key| edits.kind(&key));
     let stays_created = matches!(known, Some(Kind::Created { .. })) && old_key == new_key;
     let (of_old, of_new) = match (old, new) {
-        (None, Some(new)) if known.is_none() => (None, created(new, mark, access)),
+        (None, Some(new)) if known.is_none() => (None, created(new, access)),
         (Some(old), Some(new)) if stays_created && old.incarnation == new.incarnation => {
-            (None, created(new, mark, access))
+            (None, created(new, access))
         }
         (None, Some(_)) => (None, Some(Kind::Changed)),
         (Some(old), Some(new)) if moves(old, new) => (Some(Kind::Changed), Some(Kind::Changed)),
@@ -319,10 +315,11 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     }
 }
 
-/// The kind of a row that was created here. `None` for a row that the constraints will reject.
-fn created(row: &AllocRow, mark: i64, access: Access) -> Option<Kind> {
+/// The kind of a row that was created here, which is at or above the mark of its name: see
+/// `trigger::raise_to_mark`. `None` for a row that the constraints will reject.
+fn created(row: &AllocRow, access: Access) -> Option<Kind> {
     Some(Kind::Created {
-        next: row::arriving(row.max_id?, mark),
+        next: row.max_id?,
         max_value: row.max_value?,
         max_step: row.limits.max_step,
         sourced: row.server.is_some(),
