@@ -230,6 +230,8 @@ struct Running {
     shown: State,
     wanted: bool,
     in_recovery: bool,
+    /// It has written a reservation, perhaps without being opened.
+    has_written: bool,
     /// Time of the launcher's next turn.
     turn_at_ms: i64,
 }
@@ -264,8 +266,10 @@ struct World {
     unknown_at_ms: i64,
     /// This run does not know its predecessor, and has not been opened yet.
     is_unknown: bool,
-    /// When the last such run was opened, by its own clock.
+    /// When the last such run was opened, by its own clock. Its extra lead began no later, ...
     unknown_opened_ms: i64,
+    /// ... and no sooner.
+    unknown_from_ms: i64,
     /// Its lead has come down to the usual bound, which holds again.
     is_melted: bool,
     /// Max lead that is due to faults, not to load; negative if the last id is behind the clock.
@@ -315,6 +319,7 @@ impl World {
             unknown_at_ms: 1_000_000,
             is_unknown: false,
             unknown_opened_ms: i64::MIN / 2,
+            unknown_from_ms: i64::MIN / 2,
             is_melted: true,
             owed_ms: 0,
             owed_until_ms: 0,
@@ -360,6 +365,7 @@ impl World {
             shown: State::Starting,
             wanted: false,
             in_recovery,
+            has_written: false,
             turn_at_ms: now_ms,
         });
     }
@@ -415,14 +421,10 @@ impl World {
         disk.map_or(0, |disk| disk.until_ms)
     }
 
-    /// Max lead of an id.
-    fn bound_ms(&self) -> i64 {
+    /// Max lead of an id of a run whose extra lead began at `since_ms`.
+    fn bound_ms(&self, since_ms: i64) -> i64 {
         let terms = self.terms;
-        let melted_ms = if self.is_unknown {
-            0
-        } else {
-            (self.wall_ms() - self.unknown_opened_ms).max(0) / 2
-        };
+        let melted_ms = (self.wall_ms() - since_ms).max(0) / 2;
         terms.configured_lead_ms + (terms.reservation_ms - melted_ms).max(0)
     }
 
@@ -442,7 +444,7 @@ impl World {
         let bound_ms = if self.is_melted {
             max_ms
         } else {
-            self.bound_ms()
+            self.bound_ms(self.unknown_from_ms)
         };
         self.excuse(self.owed_ms - bound_ms);
     }
@@ -475,7 +477,7 @@ impl World {
     /// A run ends with a reservation, which counts as used.
     fn crash(&mut self) {
         self.settle();
-        if self.last_ms() > 0 {
+        if (self.live().running.as_ref()).is_some_and(|running| running.has_written) {
             self.owed_ms = self.owed_until_ms;
         }
         self.stop(false);
@@ -499,6 +501,7 @@ impl World {
     fn unknown(&mut self, happened: Happened) {
         self.is_unknown = true;
         self.is_melted = false;
+        self.unknown_from_ms = self.wall_ms();
         let terms = self.terms;
         let unknown_ms = terms.unknown_lead_ms();
         self.owed_ms = if happened == Happened::OtherWorkerId {
@@ -860,7 +863,7 @@ impl World {
         }
         // Without the rule, what matters is whether an id comes twice.
         let is_bounded = self.broken != Broken::Melt;
-        if is_bounded && lead_ms > self.bound_ms() {
+        if is_bounded && lead_ms > self.bound_ms(self.unknown_opened_ms) {
             self.fails(Trouble::Lead, format!("{parts:?} leads by {lead_ms}"));
         }
         let real_ms = (parts.ms - self.wall_ms()).max(0);
@@ -886,6 +889,9 @@ impl World {
         self.settle();
         let back_ms = self.live().off_ms - off_ms;
         self.live().off_ms = off_ms;
+        if self.is_unknown {
+            self.unknown_from_ms = self.unknown_from_ms.min(self.wall_ms());
+        }
         // The floor above an unknown predecessor may still be computed, by the clock as set.
         let owed_ms = if self.is_unknown {
             back_ms.max(0)
@@ -951,8 +957,12 @@ impl World {
                 // Restarts of the launcher alone: the word is kept.
                 let restarts = if self.chance(4) { 20 } else { 1 };
                 for _ in 0..restarts {
-                    self.settle();
-                    self.stop(true);
+                    if self.last_ms() > 0 {
+                        self.settle();
+                        self.stop(true);
+                    } else {
+                        self.crash();
+                    }
                     let running = self.live().running.as_mut().expect("a server that is up");
                     running.keeper = Keeper::new(0, layout(), 0, false);
                     self.happened(Happened::LauncherRestart);
@@ -1066,6 +1076,9 @@ impl World {
 
 impl Server {
     fn write(&mut self, worker_id: u16, until_ms: i64, unknown_since_ms: Option<i64>) {
+        if let Some(running) = &mut self.running {
+            running.has_written = true;
+        }
         self.disk = Some(Reserved {
             worker_id,
             until_ms,
