@@ -128,9 +128,9 @@ const NEEDED: [Broken; 18] = [
 /// Rules without which nothing went wrong, with the number of rounds tried. `Begun` and `Least` are
 /// for speed: a full millisecond ends sooner, and there are fewer writes.
 const NOT_NEEDED: [(Broken, u64); 3] = [
-    (Broken::CopyDifference, 20_000),
-    (Broken::Begun, 20_000),
-    (Broken::Least, 20_000),
+    (Broken::CopyDifference, 5_000),
+    (Broken::Begun, 5_000),
+    (Broken::Least, 5_000),
 ];
 
 /// An event that interrupts the ids.
