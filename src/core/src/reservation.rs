@@ -301,7 +301,7 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     let ms = if known {
         reserved_until_ms
     } else {
-        above_others_ms.max(reserved_until_ms.saturating_add(terms.reservation_ms))
+        above_others_ms.max(reserved_until_ms)
     };
     let changed = (stored.epoch_ms, stored.layout) != (start.epoch_ms, start.layout);
     let first_ms = start.now_ms.max(ms.saturating_add(1));

@@ -56,26 +56,19 @@ enum Rule {
     Least,
     /// A restarted launcher takes its floor from the word, not from the file.
     WordFloor,
-    /// The reservation of a copied file counts as exceeded by another one.
-    CopyDifference,
     /// Assumption: two starts with an unknown predecessor are twice the clock difference apart.
     Apart,
 }
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 7] = [
     Rule::Pace,
     Rule::Begun,
     Rule::Melt,
     Rule::Cap,
     Rule::Least,
     Rule::WordFloor,
-    Rule::CopyDifference,
     Rule::Apart,
 ];
-
-/// All rules except one, which keeps no id apart that the others do not, but delays the first id
-/// of a server whose predecessor's clock was ahead.
-const KEPT: Rules = Rules::ALL.without(Rule::CopyDifference);
 
 /// The only smallest set of rules that keeps the promises: without `Melt`, no assumption is needed
 /// either. The other rules are for speed, or for the first id after a promotion at once.
@@ -322,13 +315,8 @@ impl World {
             leased: false,
             never_issued: false,
         };
-        let exceeded = |file: File| {
-            let is_known = file.original && file.timeline == self.timeline;
-            let is_exact = !is_known && !rules.hold(Rule::CopyDifference);
-            file.until_ms - if is_exact { RESERVATION_MS } else { 0 }
-        };
         let stored = self.files[self.live].map(|file| Stored {
-            reserved_until_ms: exceeded(file),
+            reserved_until_ms: file.until_ms,
             epoch_ms: 0,
             layout: Layout::DEFAULT,
             system_identifier: 1,
@@ -648,7 +636,7 @@ fn explore_all(depth: u64, rules: Rules) -> (usize, Option<(Trouble, Vec<Step>)>
 #[test]
 fn the_rules_keep_the_promises() {
     let depth = support::rounds(7, 9);
-    let (worlds, found) = explore_all(depth, KEPT);
+    let (worlds, found) = explore_all(depth, Rules::ALL);
     println!("{worlds} worlds, all histories of up to {depth} steps");
     assert_eq!(found, None);
 }
@@ -657,7 +645,7 @@ fn the_rules_keep_the_promises() {
 fn shortest_history_without_each_rule() {
     let depth = support::rounds(7, 9);
     for rule in RULES {
-        let (worlds, found) = explore_all(depth, KEPT.without(rule));
+        let (worlds, found) = explore_all(depth, Rules::ALL.without(rule));
         println!("without {rule:?}: {found:?} ({worlds} worlds)");
         // The assumption is that of Melt.
         let is_needed = SMALLEST.contains(&rule) || rule == Rule::Apart;
@@ -680,11 +668,4 @@ fn smallest_sets_of_rules() {
     }
     let names: Vec<_> = smallest.into_iter().map(Rules::names).collect();
     assert_eq!(names, [SMALLEST.to_vec()]);
-}
-
-#[test]
-fn a_copied_reservation_delays_the_first_id() {
-    let (_, found) = explore_all(7, Rules::ALL);
-    println!("with CopyDifference: {found:?}");
-    assert!(matches!(found, Some((Trouble::Late, _))));
 }

@@ -70,8 +70,6 @@ enum Broken {
     UnknownFloor,
     /// That floor does not allow for the difference between the clocks.
     ClockDifference,
-    /// The reservation of a copied file counts as exact.
-    CopyDifference,
     /// The extra lead of a run with an unknown predecessor does not shrink.
     Melt,
     /// It is forgotten by a crash.
@@ -127,11 +125,7 @@ const NEEDED: [Broken; 18] = [
 
 /// Rules without which nothing went wrong, with the number of rounds tried. `Begun` and `Least` are
 /// for speed: a full millisecond ends sooner, and there are fewer writes.
-const NOT_NEEDED: [(Broken, u64); 3] = [
-    (Broken::CopyDifference, 5_000),
-    (Broken::Begun, 5_000),
-    (Broken::Least, 5_000),
-];
+const NOT_NEEDED: [(Broken, u64); 2] = [(Broken::Begun, 5_000), (Broken::Least, 5_000)];
 
 /// An event that interrupts the ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -557,9 +551,6 @@ impl World {
             Broken::OwnFloor => stored.reserved_until_ms = 0,
             Broken::Timeline => stored.timeline = timeline,
             Broken::MeltOverCrash => stored.unknown_since_ms = None,
-            Broken::CopyDifference if !disk.original || disk.timeline != timeline => {
-                stored.reserved_until_ms -= self.terms.reservation_ms;
-            }
             _ => {}
         }
         stored

@@ -86,13 +86,13 @@ fn the_own_file_is_the_floor() {
 
 #[test]
 fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
-    for ahead in [-1_000_000, 300, LEAD] {
+    for ahead in [-1_000_000, 300, LEAD, OTHERS] {
         for file in foreign(NOW + ahead) {
             assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS), "{file:?}");
         }
     }
-    // Its author, or another server beside it, has led by more.
-    for file in foreign(NOW + LEAD + 1) {
+    // Its author has led by more.
+    for file in foreign(NOW + OTHERS + 1) {
         assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS + 1), "{file:?}");
     }
 }
