@@ -141,6 +141,19 @@ pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
     .report(PgLogLevel::NOTICE);
 }
 
+/// WARNING: a reset has retired a worker id.
+pub fn tell_retired(worker_id: u16, until: &str) {
+    error(
+        PgSqlErrorCode::ERRCODE_WARNING,
+        format!("worker id {worker_id} is retired until {until}"),
+    )
+    .set_detail("Only this server knows. Standbys and earlier backups would issue its ids again.")
+    .set_hint(
+        "Where they have this \"leaf_id.worker_id\", change it before one is promoted or restored.",
+    )
+    .report(PgLogLevel::WARNING);
+}
+
 /// HINT: add the library to `shared_preload_libraries`, whose present value a superuser may see.
 fn preload() -> String {
     let Some(names) = pg::preloaded_libraries().filter(|_| pg::is_superuser()) else {

@@ -8,7 +8,7 @@ use leaf_id_core::state::{Refusal, State};
 
 use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
-use crate::error::{Failure, ResetError, SnowflakeError};
+use crate::error::{self, Failure, ResetError, SnowflakeError};
 use crate::files::protocol;
 use crate::files::reservation::{self as file, FoundReservation, Reservation, Used};
 use crate::guc::{self, WorkerId};
@@ -39,9 +39,9 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         return Err(Failure::Reset(ResetError::OutOfRange));
     }
     let deadline = Deadline::new();
-    let worker_id = loop {
+    let (worker_id, retired) = loop {
         match try_reset(snowflake, until_ms) {
-            Ok(Some(worker_id)) => break worker_id,
+            Ok(Some(done)) => break done,
             Ok(None) => {}
             // The setting may have been changed a moment ago and the launcher has not read it yet,
             // or there is no launcher to read it.
@@ -69,13 +69,16 @@ pub fn reset(until: i64) -> Result<(), Failure> {
     pgrx::log!(
         "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"
     );
+    for used in retired {
+        error::tell_retired(used.worker_id, &pg::format_ms(used.until_ms));
+    }
     Ok(())
 }
 
 /// One attempt. Worker ids that may have issued timestamps later than `until_ms` (Unix
 /// milliseconds) are retired until then; the configured one must not be among them. Returns the
-/// configured one; `None` if another process is the writer.
-fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
+/// configured one, and those; `None` if another process is the writer.
+fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Used>)>, Failure> {
     let worker_id = match snowflake.configured_worker_id() {
         WorkerId::Fixed(worker_id) => worker_id,
         WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
@@ -103,6 +106,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         check_order(snowflake, found, until_ms)?;
     }
     let used = retire(used_so_far(snowflake, found), worker_id, until_ms)?;
+    let retired = used.iter().filter(|used| used.retired).cloned().collect();
     let generator = &snowflake.generator;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     generator.close();
@@ -126,7 +130,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     // In any case the launcher must start over, since the generator was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);
     written.map_err(file_problem)?;
-    Ok(Some(worker_id))
+    Ok(Some((worker_id, retired)))
 }
 
 /// Checks that ids later than `until_ms` are above all ids of the reservation, whose epoch and

@@ -155,6 +155,7 @@ const SQLSTATES: [(&str, &str); 30] = [
     ("invalid_parameter_value", "22023"),
     ("lock_not_available", "55P03"),
     ("numeric_value_out_of_range", "22003"),
+    ("warning", "01000"),
     ("configuration_limit_exceeded", "53400"),
     ("feature_not_supported", "0A000"),
     ("sequence_generator_limit_exceeded", "2200H"),
@@ -168,7 +169,6 @@ const SQLSTATES: [(&str, &str); 30] = [
     ("foreign_key_violation", "23503"),
     ("unique_violation", "23505"),
     ("duplicate_schema", "42P06"),
-    ("numeric_value_out_of_range", "22003"),
     ("invalid_text_representation", "22P02"),
 ];
 

@@ -485,7 +485,11 @@ fn a_worker_id_that_was_left_in_the_future_is_remembered() {
     });
     change_worker(&server, 3, &mut ids);
     session.run("SET leaf_id.refill_timeout = '200ms'");
+    let log = server.log();
     for worker in [1, 2] {
+        // Standbys do not know it.
+        let warning = format!("WARNING:  worker id {worker} is retired until");
+        assert!(log.contains(&warning), "{warning}");
         server.set("leaf_id.worker_id", &worker.to_string());
         wait_until(LIMIT, "a refusal", || match try_next(&mut session) {
             Ok(id) => {
