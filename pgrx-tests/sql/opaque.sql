@@ -70,6 +70,12 @@ SELECT call, r.*
 FROM (VALUES ('leaf_adopt(''serial'', ''id'', ''t'')'), ('leaf_adopt(''serial'', ''id'', ''copy'')'), ('leaf_release(''t'', ''id'')')) c (call), refusal('SELECT ' || call) r \gx
 DROP TABLE t, wrong, lost, lost_key, serial;
 
+-- A tag that is gone, and its key is not.
+SELECT leaf_opaque_create('gone');
+SELECT leaf_tag_drop('gone');
+SELECT * FROM refusal($$SELECT leaf_opaque_next('gone')$$) \gx
+SELECT leaf_tag_drop('gone', forget => true);
+
 -- No role reads a key, or learns the id of a number, without the right.
 CREATE ROLE leaf_id_manager;
 CREATE ROLE leaf_id_keeper IN ROLE leaf_id_manager;
