@@ -278,7 +278,7 @@ fn observe(alice: &mut Session, seen: &mut Seen) -> Result<(), String> {
     one("SELECT leaf_snowflake_next()").map(|_| ())
 }
 
-/// Tags of alice that a manager may have dropped, renamed or revoked.
+/// Tags of alice that a manager may have dropped, renamed, revoked or exhausted.
 const REPAIR: &str = "
     DO $$
     BEGIN
@@ -292,6 +292,7 @@ const REPAIR: &str = "
             PERFORM leaf_gapless_create('s');
         END IF;
         UPDATE leaf_id.leaf_alloc SET server = NULL, step = 10, max_step = 1000 WHERE biz_tag IN ('v', 'o');
+        UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = 'v';
         PERFORM leaf_tag_grant('v', 'alice'), leaf_tag_grant('o', 'alice');
     END $$";
 

@@ -84,6 +84,7 @@ const STATEMENTS: &[&str] = &[
     "SELECT leaf_id.leaf_worker_retire(0), leaf_id.leaf_worker_retire(0, false)",
     "BEGIN; SELECT leaf_id.leaf_worker_release(0); ROLLBACK",
     "SELECT leaf_id.leaf_skip_ids('t', leaf_segment_next('t') + 5), leaf_id.leaf_function_name('leaf_sync')",
+    "SELECT leaf_id.leaf_gapless_raise('g')",
     REFUSED[0].0,
     REFUSED[1].0,
     REFUSED[2].0,
