@@ -247,8 +247,8 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_default_tag(oid, smallint, boolean) IS
     'The tag of a column whose tag is not named: the table, with its schema if that is not public, and with the column if others of the table number rows too; for a new column, with the oid of the table if a tag had that name';
 
--- Also through views and rules, whose owner needs the right to insert: defaults are evaluated as
--- whoever inserts.
+-- Also through views and rules, whose owner needs the right to insert: defaults are evaluated with the
+-- rights of the role that inserts.
 CREATE FUNCTION leaf_id.leaf_roles_that_insert(relation oid) RETURNS SETOF oid
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

@@ -112,7 +112,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        -- The row has waited for another one of its name to go, since the trigger before it.
+        -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark.
         PERFORM leaf_id.leaf_gapless_raise(m.series)
         FROM leaf_id.leaf_gapless_mark m WHERE m.series = NEW.series AND m.high - 1 > NEW.last_number;
     END IF;
