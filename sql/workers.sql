@@ -86,7 +86,7 @@ CREATE TABLE leaf_id.leaf_registry (
     max_lease_ms integer NOT NULL DEFAULT 3600000
         CONSTRAINT leaf_registry_max_lease_range CHECK (
             max_lease_ms OPERATOR(pg_catalog.>=) 1000 AND max_lease_ms OPERATOR(pg_catalog.<=) 86400000),
-    max_lead_ms integer NOT NULL DEFAULT 15000
+    max_lead_ms integer NOT NULL DEFAULT 10000
         CONSTRAINT leaf_registry_max_lead_range CHECK (
             max_lead_ms OPERATOR(pg_catalog.>=) 0 AND max_lead_ms OPERATOR(pg_catalog.<=) 3600000),
     max_ids_per_role integer DEFAULT 256

@@ -72,7 +72,7 @@ pub static MAX_CLOCK_LEAD: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 /// Milliseconds.
 pub static MAX_BURST_LEAD: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Milliseconds.
-pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 /// Milliseconds.
 pub static REFILL_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 /// Allows TRUNCATE to drop all tags of a database.
@@ -404,7 +404,7 @@ fn define_snowflake() -> Result<(), Refused> {
     int(
         c"leaf_id.max_clock_lead",
         c"Sets how far the times in snowflake ids may be ahead of the clock.",
-        c"After a crash, a promotion, or where the clock was set back, ids go on at once above all earlier ones as long as that is no further ahead; on a server that cannot know what was issued before, by leaf_id.timestamp_reservation more for a while. The same on all servers that share a worker id: raise it on the standbys first, lower it there last.",
+        c"After a crash, a promotion, or where the clock was set back, ids go on above all earlier ones at once as long as that is no further ahead. The same on all servers that share a worker id: raise it on the standbys first, lower it there last.",
         &MAX_CLOCK_LEAD,
         (0, 3_600_000),
         GucContext::Sighup,
@@ -422,7 +422,7 @@ fn define_snowflake() -> Result<(), Refused> {
     int(
         c"leaf_id.timestamp_reservation",
         c"Sets how far ahead of use snowflake timestamps are written to disk.",
-        c"After a crash the times in snowflake ids are ahead of the clock by up to this much, after several in a row by up to leaf_id.max_clock_lead. It is also how far the clocks of servers that share a worker id may differ.",
+        c"After a crash the times in snowflake ids are ahead of the clock by up to this much, after several in a row by up to leaf_id.max_clock_lead. It is also how far the clocks of servers that share a worker id may differ, and how long the first id after a promotion waits.",
         &TIMESTAMP_RESERVATION,
         (100, 60_000),
         GucContext::Sighup,

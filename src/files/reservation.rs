@@ -26,8 +26,6 @@ struct Document {
     #[serde(default)]
     clean: bool,
     #[serde(default)]
-    unknown_since_ms: Option<i64>,
-    #[serde(default)]
     used: Vec<Used>,
     #[serde(flatten)]
     origin: Origin,
@@ -80,8 +78,6 @@ pub struct Reservation {
     pub epoch_ms: i64,
     /// Layout of the ids.
     pub layout: Layout,
-    /// See [`Stored::unknown_since_ms`].
-    pub unknown_since_ms: Option<i64>,
     /// Clean shutdown: `reserved_until_ms` is the exact last timestamp.
     pub clean: bool,
     /// Worker ids used before.
@@ -128,7 +124,6 @@ pub fn read() -> io::Result<Option<FoundReservation>> {
             timeline: document.origin.timeline,
             original: document.origin.is_original(&FILE)?,
             clean: document.clean,
-            unknown_since_ms: document.unknown_since_ms,
             left_behind_until_ms: left_behind.map(|used| used.until_ms).max(),
         },
         used: document.used,
@@ -171,7 +166,6 @@ pub fn write(reservation: &Reservation) -> io::Result<()> {
         epoch_ms: reservation.epoch_ms,
         layout: reservation.layout.to_string(),
         clean: reservation.clean,
-        unknown_since_ms: reservation.unknown_since_ms,
         used: reservation.used.clone(),
         origin,
     })

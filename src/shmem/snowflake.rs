@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{Floor, Reason};
-use leaf_id_core::snowflake::{Generator, Lead};
+use leaf_id_core::snowflake::Generator;
 use leaf_id_core::state::{LeadReason, State};
 use pgrx::pg_sys;
 
@@ -80,28 +80,6 @@ impl Snowflake {
     /// `leaf_id.snowflake_layout`, fixed at start.
     pub fn layout(&self) -> Layout {
         self.generator.layout()
-    }
-
-    /// Max lead of ids over the clock, with times in Unix milliseconds.
-    pub fn lead(&self) -> Lead {
-        let lead = self.generator.lead();
-        Lead {
-            since_ms: lead.since_ms + self.epoch_ms.load(Ordering::Relaxed),
-            ..lead
-        }
-    }
-
-    /// Sets the max lead of ids over the clock, with times in Unix milliseconds.
-    pub fn set_lead(&self, lead: Lead) {
-        self.generator.set_lead(Lead {
-            since_ms: lead.since_ms - self.epoch_ms.load(Ordering::Relaxed),
-            ..lead
-        });
-    }
-
-    /// See [`Lead::unknown_since_ms`], in Unix milliseconds.
-    pub fn unknown_since_ms(&self) -> Option<i64> {
-        self.lead().unknown_since_ms()
     }
 
     /// Becomes the writer, unless there is one.
@@ -212,11 +190,7 @@ impl Snowflake {
         let number = self.floor_reason.load(Ordering::Acquire).checked_sub(1)?;
         let ms = self.floor_ms.load(Ordering::Relaxed);
         match Reason::decode(number, 0) {
-            Some(reason) => Some(Floor {
-                ms,
-                reason,
-                unknown_since_ms: None,
-            }),
+            Some(reason) => Some(Floor { ms, reason }),
             None => unreachable!("reason {number} of a floor"),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::snowflake::Stall;
+use leaf_id_core::snowflake::{Full, Stall};
 use rand::RngExt;
 
 use super::{reservation, state};
@@ -36,20 +36,21 @@ pub fn next_at_once() -> Option<i64> {
 #[inline]
 pub fn next() -> Result<i64, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
-    match try_next(area) {
+    match try_next(area, None) {
         Ok(id) => Ok(id),
         Err(stall) => wait(area, stall),
     }
 }
 
 #[inline]
-fn try_next(area: &Area) -> Result<i64, Stall> {
+fn try_next(area: &Area, full: Option<Full>) -> Result<i64, Stall> {
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let issued = snowflake.generator.next(
         || pg::now_ms() - epoch_ms,
         || snowflake.may_issue(),
         |most| random::with(|rng| rng.random_range(0..=most)),
+        full,
     )?;
     if issued.lead_ms > 0 && snowflake.notice_lead(issued.lead_ms) {
         area.launcher().wake();
@@ -73,8 +74,9 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
     let mut full_rounds = 0;
     let mut stall = first;
     loop {
+        let mut waited_for = None;
         match stall {
-            Stall::Full(until_ms) => {
+            Stall::Full(full) => {
                 pg::check_for_interrupts();
                 if deadline.left_ms().is_none() {
                     return Err(Failure::Snowflake(SnowflakeError::Timeout {
@@ -84,7 +86,8 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     }));
                 }
                 full_rounds += 1;
-                let until_ms = until_ms + snowflake.epoch_ms.load(Ordering::Relaxed);
+                waited_for = Some(full);
+                let until_ms = full.found_at_ms + 1 + snowflake.epoch_ms.load(Ordering::Relaxed);
                 let exactly = snowflake.watch(until_ms) || full_rounds > PATIENT_ROUNDS;
                 pg::sleep_until(until_ms * 1000, exactly, WaitEvent::Snowflake);
             }
@@ -93,7 +96,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 None => {
                     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
                     let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
-                    let max_lead_ms = snowflake.generator.lead().bound_ms(pg::now_ms() - epoch_ms);
+                    let max_lead_ms = snowflake.generator.lead().max_ms;
                     return Err(Failure::Snowflake(SnowflakeError::ClockBack {
                         by_ms: by_ms + max_lead_ms,
                         last,
@@ -109,7 +112,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 }
             }
         }
-        match try_next(area) {
+        match try_next(area, waited_for) {
             Ok(id) => return Ok(id),
             Err(next) => stall = next,
         }

@@ -86,9 +86,8 @@ impl Keeper {
                 Then::Reserve {
                     worker_id,
                     until_ms,
-                    unknown_since_ms,
                 } => {
-                    let result = reserve(snowflake, &writer, worker_id, until_ms, unknown_since_ms);
+                    let result = reserve(snowflake, &writer, worker_id, until_ms);
                     let healed = result.map(|damage| damage.map(|damage| damage.to_string()));
                     Input::Written(healed.map_err(|error| error.to_string()))
                 }
@@ -131,7 +130,7 @@ impl Keeper {
         Seen {
             last_ms: last.ms + self.epoch_ms,
             last_worker_id: (!self.snowflake.is_leased()).then_some(last.worker_id),
-            lead: self.snowflake.lead(),
+            lead: generator.lead(),
             reserved_until_ms: generator.reserved_until() + self.epoch_ms,
             now_ms: pg::now_ms(),
             boot_ms: pg::boot_ms(),
@@ -152,7 +151,7 @@ impl Keeper {
                 snowflake.generator.open(worker_id, above_ms);
             }
             Action::ShowFloor(floor) => snowflake.show_floor(floor),
-            Action::SetLead(lead) => snowflake.set_lead(lead),
+            Action::SetLead(lead) => snowflake.generator.set_lead(lead),
             Action::ShowLead(reason) => snowflake.show_lead(reason),
             Action::SetLease {
                 until_boot_ms,
@@ -257,7 +256,6 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         epoch_ms,
         layout: snowflake.generator.layout(),
         clean: true,
-        unknown_since_ms: snowflake.unknown_since_ms(),
         used: used_before(last.worker_id, i64::MIN)?.0,
     })?;
     if snowflake.is_leased() {

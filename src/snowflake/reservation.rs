@@ -52,7 +52,6 @@ pub fn reserve(
     _writer: &Writer<'_>,
     worker_id: u16,
     until_ms: i64,
-    unknown_since_ms: Option<i64>,
 ) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let (used, damage) = used_before(worker_id, until_ms)?;
@@ -63,7 +62,6 @@ pub fn reserve(
         epoch_ms,
         layout: snowflake.generator.layout(),
         clean: false,
-        unknown_since_ms,
         used,
     })?;
     snowflake.generator.reserve(until_ms - epoch_ms);
@@ -101,9 +99,8 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     ) else {
         return Ok(false);
     };
-    let unknown_since_ms = snowflake.unknown_since_ms();
     pg::while_waiting(WaitEvent::Snowflake, || {
-        reserve(snowflake, &writer, worker_id, until_ms, unknown_since_ms)
+        reserve(snowflake, &writer, worker_id, until_ms)
     })
     .map_err(file_problem)?;
     snowflake.wake();

@@ -98,10 +98,11 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
         granted_lead_ms: FOR_EVER,
     };
     // The file's contents are lost, and ids may have led the clock.
-    let unknown_since_ms = damaged.then(pg::now_ms);
-    let until_ms = unknown_since_ms.map_or(until_ms, |now_ms| {
-        until_ms.max(now_ms + terms.unknown_lead_ms())
-    });
+    let until_ms = if damaged {
+        until_ms.max(terms.above_others_ms(pg::now_ms()))
+    } else {
+        until_ms
+    };
     if let Some(found) = &found {
         check_order(snowflake, found, until_ms)?;
     }
@@ -119,13 +120,12 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
             epoch_ms,
             layout: generator.layout(),
             clean: true,
-            unknown_since_ms,
             used,
         })
     });
     if written.is_ok() {
         generator.rewind(worker_id, until_ms - epoch_ms);
-        snowflake.set_lead(terms.lead(unknown_since_ms, 0));
+        generator.set_lead(terms.lead(0));
     }
     // In any case the launcher must start over, since the generator was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);

@@ -49,6 +49,7 @@
 //! | not Open with `w` | Look, Lease | the same | read |
 //! | not Open with `w` | File: the floor is within the max lead | the same | reserve: [`Opening::decide`] |
 //! | not Open with `w` | File: the floor is beyond it | WaitingOut, Refused | close, wait: [`Opening::decide`] |
+//! | Open with another | File: the floor above others is beyond it | the same | wait |
 //! | not Open with `w` | File: unreadable | Refused: FileProblem, or Open | log, wait |
 //! | not Open with `w` | Written | Open with `w` | open, wait |
 //! | not Open with `w` | Written: failed | Refused: FileProblem, or Open | log, wait |
@@ -107,8 +108,8 @@ pub struct Keeper {
     previous_worker_id: Option<u16>,
     /// No id was issued here before: the first worker id has no predecessor.
     is_first: bool,
-    /// Start of the extra lead of a run that did not know which ids were issued before it.
-    unknown_since_ms: Option<i64>,
+    /// A worker id that another server may have used before, and the floor above its ids.
+    others: Option<(u16, i64)>,
     leading: Leading,
     actions: Vec<Action>,
 }
@@ -132,7 +133,7 @@ impl Keeper {
             leased: false,
             previous_worker_id: None,
             is_first: false,
-            unknown_since_ms: None,
+            others: None,
             leading: Leading::NONE,
             actions: Vec::new(),
         }
@@ -251,11 +252,10 @@ impl Keeper {
             Some(floor) => self.configure(seen, turn, floor),
             None if issued => {
                 self.previous_worker_id = seen.last_worker_id;
-                let unknown_since_ms = seen.lead.unknown_since_ms();
-                let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown_since_ms);
+                let floor = Floor::of_word(seen.last_ms, turn.was_reset);
                 self.found_floor(seen, turn, floor)
             }
-            // Even without a worker id: an excessive lead shrinks meanwhile.
+            // Even without a worker id: an excessive lead is waited out meanwhile.
             None => {
                 self.phase = Phase::Floor(turn);
                 Then::Read
@@ -265,11 +265,7 @@ impl Keeper {
 
     /// Updates the max lead, if it has changed.
     fn set_lead(&mut self, seen: &Seen, turn: &Turn, terms: Terms) {
-        let max_ms = terms.max_lead_ms();
-        if seen.last_ms - seen.now_ms <= max_ms {
-            self.unknown_since_ms = None;
-        }
-        let lead = terms.lead(self.unknown_since_ms, turn.look.max_burst_ms);
+        let lead = terms.lead(turn.look.max_burst_ms);
         if lead != seen.lead {
             self.act(Action::SetLead(lead));
         }
@@ -394,7 +390,6 @@ impl Keeper {
         self.leased_as = LeasedAs::Another;
         self.act(Action::ShowFloor(Floor {
             ms: i64::MIN,
-            unknown_since_ms: None,
             ..floor
         }));
         false
@@ -461,6 +456,7 @@ impl Keeper {
             self.phase = Phase::Opening(turn, usable);
             return Then::Read;
         }
+        self.others = None;
         let terms = turn.terms(usable.grant);
         self.set_lead(seen, &turn, terms);
         let renewal = Renewal {
@@ -495,15 +491,13 @@ impl Keeper {
             .into_iter()
             .filter(|(worker_id, _)| *worker_id == usable.worker_id);
         let terms = turn.terms(usable.grant);
+        self.others = self.find_others(seen, &usable, terms);
         let opening = Opening {
             now_ms: seen.now_ms,
             last_ms: seen.last_ms,
-            last_unknown_since_ms: seen.lead.unknown_since_ms(),
             floor: usable.floor,
             granted_floor_ms: usable.grant.map(|grant| grant.floor_ms),
-            other_worker_id: usable.grant.is_none()
-                && !self.is_first
-                && self.previous_worker_id != Some(usable.worker_id),
+            others_floor_ms: self.others.map(|(_, floor_ms)| floor_ms),
             retired_until_ms: left_behind.map(|(_, until_ms)| until_ms).max(),
             terms,
         };
@@ -521,9 +515,25 @@ impl Keeper {
                 (State::Refused(refusal), until_ms)
             }
         };
-        self.close(state);
+        // Until another worker id may be used, ids go on with the one in force.
+        let goes_on = matches!(self.state, State::Open { .. });
+        if !goes_on || !matches!(state, State::WaitingOut { .. }) {
+            self.close(state);
+        }
         let left_ms = until_ms.saturating_sub(seen.now_ms);
         self.wait(&turn, Some(left_ms.clamp(1, RETRY_MS)))
+    }
+
+    /// The floor above the ids of another server with this worker id, from the turn that first
+    /// looked for it; `None` if there was none, or its ids are known.
+    fn find_others(&self, seen: &Seen, usable: &Usable, terms: Terms) -> Option<(u16, i64)> {
+        let worker_id = usable.worker_id;
+        let is_known = self.is_first || self.previous_worker_id == Some(worker_id);
+        if usable.grant.is_some() || is_known {
+            return None;
+        }
+        let found = self.others.filter(|(of, _)| *of == worker_id);
+        Some(found.unwrap_or_else(|| (worker_id, terms.above_others_ms(seen.now_ms))))
     }
 
     fn reserve(
@@ -546,7 +556,6 @@ impl Keeper {
         Then::Reserve {
             worker_id,
             until_ms: reserve_until(wanted_ms, seen.reserved_until_ms, recorded_ms),
-            unknown_since_ms: above.map_or(self.unknown_since_ms, |floor| floor.unknown_since_ms),
         }
     }
 
@@ -573,15 +582,11 @@ impl Keeper {
         // A leased worker id may pass to another server.
         self.previous_worker_id = (!self.leased).then_some(worker_id);
         self.is_first = false;
-        self.unknown_since_ms = above.unknown_since_ms;
         self.leading.opened(above, writing.since_ms);
         if above.reason == Reason::OtherWorkerId {
             self.act(Action::ShowFloor(above));
         }
-        let lead = writing
-            .terms
-            .lead(self.unknown_since_ms, turn.look.max_burst_ms);
-        self.act(Action::SetLead(lead));
+        self.act(Action::SetLead(writing.terms.lead(turn.look.max_burst_ms)));
         self.act(Action::Open {
             worker_id,
             above_ms: above.ms,

@@ -22,10 +22,9 @@
 //! * The first run of a cluster that has never issued an id ([`Start::never_issued`]) has no
 //!   predecessor: it starts at its clock.
 //! * Any other run, and the first one with a worker id that is not leased, may follow a server that
-//!   led its clock by M and whose clock was ahead by R: it starts M + R above the clock. The part
-//!   of its lead beyond M shrinks half as fast as time passes, across crashes too
-//!   ([`Lead::bound_ms`]). So the next run that does not know its predecessor starts above it, if
-//!   it starts no sooner than twice the clock difference.
+//!   led its clock by M and whose clock was ahead by R: it starts M + R above its clock at that
+//!   time. Like any other floor, this may lead the clock by M, so it opens after R: the next run
+//!   that does not know its predecessor is above it, however soon it starts.
 //!
 //! Counterexample for a floor of one reservation above the clock: after a crash, the old primary of
 //! a pair issues at 4.0 s while its clock shows 1 s. The promoted server's floor is 2 s, and 3.0 is
@@ -37,11 +36,9 @@ use crate::snowflake::Lead;
 use crate::state::Refusal;
 
 /// Min reservation in milliseconds, or a whole one if shorter. Many times the duration of a write,
-/// or the reservation would be used up before it may be used.
-const LEAST_MS: i64 = 100;
-/// Min reservation while ids lead the clock, in milliseconds. Time does not run out during the
-/// write then; and at the max lead, the start after a crash has to wait for it.
-const LEAST_AHEAD_MS: i64 = 25;
+/// or the reservation would be used up before it may be used; and at the max lead, the start after
+/// a crash has to wait for it.
+const LEAST_MS: i64 = 50;
 
 /// Limits from the settings and the registry, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,31 +53,26 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Max lead of ids over the clock: M. One reservation below the registry's limit, to leave room
-    /// for a run that does not know its predecessor, whose clock may differ by that much.
+    /// Max lead of ids over the clock: M.
     #[must_use]
     pub fn max_lead_ms(self) -> i64 {
-        let granted_ms = self.granted_lead_ms.saturating_sub(self.reservation_ms);
-        self.configured_lead_ms.min(granted_ms.max(0))
+        self.configured_lead_ms.min(self.granted_lead_ms)
     }
 
-    /// Max initial lead of a run that does not know its predecessor: M + R, within the registry's
-    /// limit.
+    /// Floor above all ids that servers with the same worker id may have issued until `now_ms`, by
+    /// this server's clock: M + R above it.
     #[must_use]
-    pub fn unknown_lead_ms(self) -> i64 {
-        (self.configured_lead_ms + self.reservation_ms).min(self.granted_lead_ms)
+    pub fn above_others_ms(self, now_ms: i64) -> i64 {
+        now_ms + self.max_lead_ms() + self.reservation_ms
     }
 
-    /// The max lead, with the extra of a run that has not known its predecessor since
-    /// `unknown_since_ms`. `max_burst_ms`: `leaf_id.max_burst_lead`, reduced so that the
+    /// The limits of the lead. `max_burst_ms`: `leaf_id.max_burst_lead`, reduced so that the
     /// reservation left by a crash fits on top.
     #[must_use]
-    pub fn lead(self, unknown_since_ms: Option<i64>, max_burst_ms: i64) -> Lead {
+    pub fn lead(self, max_burst_ms: i64) -> Lead {
         let max_ms = self.max_lead_ms();
         Lead {
             max_ms,
-            extra_ms: unknown_since_ms.map_or(0, |_| self.unknown_lead_ms() - max_ms),
-            since_ms: unknown_since_ms.unwrap_or(0),
             burst_ms: max_burst_ms.min(max_ms - self.reservation_ms).max(0),
         }
     }
@@ -98,12 +90,7 @@ impl Terms {
     #[must_use]
     pub fn target(self, now_ms: i64, last_ms: i64) -> i64 {
         let from_ms = now_ms.max(last_ms);
-        let least_ms = if last_ms > now_ms {
-            LEAST_AHEAD_MS
-        } else {
-            LEAST_MS
-        };
-        let least_ms = least_ms.min(self.reservation_ms);
+        let least_ms = LEAST_MS.min(self.reservation_ms);
         let whole_ms = from_ms.saturating_add(self.reservation_ms);
         let survivable_ms = now_ms + self.max_lead_ms() - least_ms;
         whole_ms
@@ -151,8 +138,6 @@ pub struct Stored {
     pub original: bool,
     /// Written at a clean shutdown: `reserved_until_ms` is the exact last timestamp.
     pub clean: bool,
-    /// Start of the run's extra lead, because it did not know its predecessor; `None` if it did.
-    pub unknown_since_ms: Option<i64>,
     /// Latest timestamp of ids whose worker ids were retired by a reset; `None` if there are none.
     pub left_behind_until_ms: Option<i64>,
 }
@@ -189,16 +174,13 @@ pub struct Floor {
     pub ms: i64,
     /// Origin of the floor.
     pub reason: Reason,
-    /// Time since which the ids issued before are not known, to this run or to the last one (see
-    /// [`Stored::unknown_since_ms`]); `None` if they are known.
-    pub unknown_since_ms: Option<i64>,
 }
 
 impl Floor {
     /// The floor after a restart of the launcher alone, or after a reset: the word in shared memory
-    /// has the last id. `unknown_since_ms`: from the generator.
+    /// has the last id.
     #[must_use]
-    pub(crate) fn of_word(last_ms: i64, was_reset: bool, unknown_since_ms: Option<i64>) -> Self {
+    pub(crate) fn of_word(last_ms: i64, was_reset: bool) -> Self {
         let reason = if was_reset {
             Reason::Reset
         } else {
@@ -207,7 +189,6 @@ impl Floor {
         Self {
             ms: last_ms,
             reason,
-            unknown_since_ms,
         }
     }
 
@@ -269,20 +250,18 @@ numbered! {
 /// # Errors
 /// The epoch or the layout was changed, and ids would be smaller than some already issued.
 pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
-    let terms = start.terms;
-    let above_others_ms = start.now_ms + terms.unknown_lead_ms();
+    let above_others_ms = start.terms.above_others_ms(start.now_ms);
     let Some(stored) = stored else {
-        if start.never_issued {
-            return Ok(Floor {
+        return Ok(if start.never_issued {
+            Floor {
                 ms: start.now_ms,
                 reason: Reason::NewCluster,
-                unknown_since_ms: None,
-            });
-        }
-        return Ok(Floor {
-            ms: above_others_ms,
-            reason: Reason::NoFile,
-            unknown_since_ms: Some(start.now_ms),
+            }
+        } else {
+            Floor {
+                ms: above_others_ms,
+                reason: Reason::NoFile,
+            }
         });
     };
     let reserved_until_ms = stored.reserved_until_ms;
@@ -323,15 +302,7 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
             }
         });
     }
-    Ok(Floor {
-        ms,
-        reason,
-        unknown_since_ms: if known {
-            stored.unknown_since_ms
-        } else {
-            Some(start.now_ms)
-        },
-    })
+    Ok(Floor { ms, reason })
 }
 
 /// Input of the decision to open the generator, or to change the worker id of an open one.
@@ -341,15 +312,13 @@ pub struct Opening {
     pub now_ms: i64,
     /// Timestamp of the last id, of any worker id.
     pub last_ms: i64,
-    /// Start of the generator's extra lead.
-    pub last_unknown_since_ms: Option<i64>,
     /// Floor of this run; `None` if only the registry's floor applies.
     pub floor: Option<Floor>,
     /// The registry's floor for a leased worker id.
     pub granted_floor_ms: Option<i64>,
-    /// The worker id is not leased and was not in force before: another server, with its own clock,
-    /// may have used it.
-    pub other_worker_id: bool,
+    /// Floor above the ids of another server with the same worker id, if that is not leased and was
+    /// not in force before: [`Terms::above_others_ms`] when it was configured.
+    pub others_floor_ms: Option<i64>,
     /// The worker id was retired by a reset; its ids may have timestamps up to this one.
     pub retired_until_ms: Option<i64>,
     /// Limits.
@@ -381,65 +350,39 @@ pub enum Decision {
 impl Opening {
     /// The highest of all applicable floors.
     fn floor(self) -> Floor {
-        let known = |ms, reason| Floor {
-            ms,
-            reason,
-            unknown_since_ms: None,
+        let floor = |ms, reason| Floor { ms, reason };
+        // The last id is above the floor, unless the generator was never opened.
+        let own = match self.floor {
+            Some(own) => floor(own.ms.max(self.last_ms), own.reason),
+            None => floor(self.last_ms, Reason::LauncherRestart),
         };
-        let above_others_ms = self.now_ms + self.terms.unknown_lead_ms();
-        let other = self.other_worker_id.then_some(Floor {
-            ms: above_others_ms,
-            reason: Reason::OtherWorkerId,
-            unknown_since_ms: Some(self.now_ms),
-        });
-        let granted = self.granted_floor_ms.map(|ms| Floor {
-            ms,
-            reason: Reason::Registry,
-            unknown_since_ms: Some(self.now_ms),
-        });
-        let retired = self.retired_until_ms.map(|ms| known(ms, Reason::Reset));
-        let mut floor = Floor {
-            unknown_since_ms: self.last_unknown_since_ms,
-            ..known(self.last_ms, Reason::LauncherRestart)
-        };
-        if let Some(own) = self.floor {
-            // The last id is above the floor, unless the generator was never opened.
-            floor = Floor {
-                ms: own.ms.max(self.last_ms),
-                unknown_since_ms: own.unknown_since_ms.max(self.last_unknown_since_ms),
-                ..own
-            };
-        }
-        for other in [granted, retired, other].into_iter().flatten() {
-            if other.ms > floor.ms {
-                // An unknown predecessor is the more informative reason.
-                let is_said =
-                    floor.unknown_since_ms.is_some() && other.reason == Reason::OtherWorkerId;
-                let reason = if is_said { floor.reason } else { other.reason };
-                floor = Floor { reason, ..other };
+        let others = [
+            (self.granted_floor_ms, Reason::Registry),
+            (self.retired_until_ms, Reason::Reset),
+            (self.others_floor_ms, Reason::OtherWorkerId),
+        ];
+        let others = (others.into_iter()).filter_map(|(ms, reason)| Some(floor(ms?, reason)));
+        others.fold(own, |highest, other| {
+            if other.ms > highest.ms {
+                other
+            } else {
+                highest
             }
-        }
-        floor
+        })
     }
 
     /// Opens if the floor is within the max lead, waits otherwise.
     #[must_use]
     pub fn decide(self) -> Decision {
-        let mut floor = self.floor();
-        let lead_ms = floor.ms.saturating_sub(self.now_ms);
-        // Within the max lead of a run that knows its predecessor: no extra lead needed.
-        if lead_ms <= self.terms.max_lead_ms() {
-            floor.unknown_since_ms = None;
-        }
-        let lead = self.terms.lead(floor.unknown_since_ms, 0);
-        let bound_ms = lead.bound_ms(self.now_ms);
-        if lead_ms <= bound_ms {
+        let floor = self.floor();
+        let max_lead_ms = self.terms.max_lead_ms();
+        if floor.ms.saturating_sub(self.now_ms) <= max_lead_ms {
             return Decision::Open {
                 floor,
                 until_ms: self.terms.target(self.now_ms, floor.ms),
             };
         }
-        let until_ms = floor.ms.saturating_sub(bound_ms);
+        let until_ms = floor.ms.saturating_sub(max_lead_ms);
         if self.retired_until_ms == Some(floor.ms) {
             Decision::WaitOutRetired { until_ms }
         } else {

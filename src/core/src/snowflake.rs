@@ -24,10 +24,10 @@
 //! 3. if the worker id may be used: checked at each new millisecond; while ids lead, for each id,
 //!    since a millisecond then lasts until it is full.
 //!
-//! Load does not cause a lead, only faults do: after a full millisecond, the next one begins once
-//! the clock has advanced since the full one began, even if the clock is behind. So with the
-//! default layout, the lead shrinks at any rate below 4,096 ids per millisecond. Within
-//! [`Lead::burst_ms`] the next millisecond begins at once.
+//! Load does not cause a lead, only faults do: while ids lead, a call that finds the millisecond
+//! full begins the next one only after the clock has advanced since then. So a millisecond lasts
+//! for one of the clock or longer, and the lead does not grow. Within [`Lead::burst_ms`] the next
+//! millisecond begins at once.
 
 use core::sync::atomic::{
     AtomicI64 as PlainI64, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed,
@@ -53,12 +53,6 @@ fn is_open(word: u64) -> bool {
 pub struct Lead {
     /// `leaf_id.max_clock_lead`, or less if the worker registry allows less.
     pub max_ms: i64,
-    /// Extra lead after the start of a run that did not know which ids were issued before; 0
-    /// otherwise. It shrinks half as fast as time passes, unconditionally: the next run that does
-    /// not know its predecessor starts above it, even if its clock is behind this one.
-    pub extra_ms: i64,
-    /// Start of the extra lead, in milliseconds since the epoch.
-    pub since_ms: i64,
     /// `leaf_id.max_burst_lead`, or less: up to this lead, a full millisecond borrows from the
     /// next.
     pub burst_ms: i64,
@@ -68,24 +62,17 @@ impl Lead {
     /// No lead.
     pub const NONE: Self = Self {
         max_ms: 0,
-        extra_ms: 0,
-        since_ms: 0,
         burst_ms: 0,
     };
+}
 
-    /// Max lead of an id at this time.
-    #[must_use]
-    pub fn bound_ms(self, now_ms: i64) -> i64 {
-        let melted_ms = now_ms.saturating_sub(self.since_ms).max(0) / 2;
-        self.max_ms + self.extra_ms.saturating_sub(melted_ms).max(0)
-    }
-
-    /// Start of the extra lead of a run that did not know which ids were issued before; `None` if
-    /// there is none.
-    #[must_use]
-    pub fn unknown_since_ms(self) -> Option<i64> {
-        (self.extra_ms > 0).then_some(self.since_ms)
-    }
+/// A full millisecond, and the clock when a call found it full. In milliseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full {
+    /// The full millisecond.
+    pub ms: i64,
+    /// The clock then.
+    pub found_at_ms: i64,
 }
 
 /// Reason why no id can be issued now. Times in milliseconds.
@@ -93,9 +80,8 @@ impl Lead {
 pub enum Stall {
     /// The word is not open.
     Closed,
-    /// The millisecond is used up. The next one can begin when the clock reaches this time, since
-    /// the epoch.
-    Full(i64),
+    /// The millisecond is used up. The call may begin the next one at the next tick of the clock.
+    Full(Full),
     /// The clock is so far behind the last id that the lead would exceed its bound by this much.
     TooFarAhead(i64),
     /// The timestamp is not reserved; the reservation must be renewed first (I7).
@@ -115,30 +101,6 @@ pub struct Issued {
     pub lead_ms: i64,
 }
 
-/// The millisecond that ids are in while they lead, and the clock when it began or was first found
-/// full; the low 32 bits of each. This only paces: if another session has stored a later or an
-/// earlier value, a full millisecond waits for one more tick. The lead never exceeds its bound.
-#[derive(Clone, Copy)]
-struct Begun(u64);
-
-impl Begun {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the low bits"
-    )]
-    fn at(ms: i64, now_ms: i64) -> Self {
-        Self(u64::from(ms as u32) << 32 | u64::from(now_ms as u32))
-    }
-
-    /// Time since then, if this is about millisecond `ms`.
-    #[expect(clippy::cast_possible_truncation, reason = "the low bits")]
-    fn elapsed_ms(self, ms: i64, now_ms: i64) -> Option<i32> {
-        let now = Self::at(ms, now_ms).0;
-        (now >> 32 == self.0 >> 32).then(|| (now as i32).wrapping_sub(self.0 as i32))
-    }
-}
-
 /// The generator of a server. All zeroes is closed, with nothing reserved.
 #[repr(C)]
 pub struct Generator {
@@ -151,11 +113,7 @@ pub struct Generator {
     /// sequence it is the total.
     issued_before: PlainU64,
     max_lead: PlainI64,
-    extra_lead: PlainI64,
-    extra_since: PlainI64,
     burst_lead: PlainI64,
-    /// A millisecond, and the clock when it began: see [`Begun`].
-    begun: AtomicU64,
     /// Largest value that [`Generator::issued`] has returned.
     shown: PlainU64,
 }
@@ -170,10 +128,7 @@ impl Generator {
             layout: PlainU32::new(layout.pack()),
             issued_before: PlainU64::new(0),
             max_lead: PlainI64::new(0),
-            extra_lead: PlainI64::new(0),
-            extra_since: PlainI64::new(0),
             burst_lead: PlainI64::new(0),
-            begun: AtomicU64::new(0),
             shown: PlainU64::new(0),
         }
     }
@@ -197,8 +152,6 @@ impl Generator {
     /// Sets the limits for the lead.
     pub fn set_lead(&self, lead: Lead) {
         self.max_lead.store(lead.max_ms, Relaxed);
-        self.extra_lead.store(lead.extra_ms, Relaxed);
-        self.extra_since.store(lead.since_ms, Relaxed);
         self.burst_lead.store(lead.burst_ms, Relaxed);
     }
 
@@ -207,8 +160,6 @@ impl Generator {
     pub fn lead(&self) -> Lead {
         Lead {
             max_ms: self.max_lead.load(Relaxed),
-            extra_ms: self.extra_lead.load(Relaxed),
-            since_ms: self.extra_since.load(Relaxed),
             burst_ms: self.burst_lead.load(Relaxed),
         }
     }
@@ -251,7 +202,8 @@ impl Generator {
 
     /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), `may_issue`
     /// checks that the worker id may be used now, and `start` draws a sequence from 0 to its
-    /// argument for the first id of a millisecond.
+    /// argument for the first id of a millisecond. `full`: the millisecond that this call has
+    /// waited for, by its last [`Stall::Full`].
     ///
     /// The clock is read after the word, so that a word advanced by another session in between does
     /// not look like a clock that went back.
@@ -264,6 +216,7 @@ impl Generator {
         mut now_ms: impl FnMut() -> i64,
         mut may_issue: impl FnMut() -> bool,
         mut start: impl FnMut(u16) -> u16,
+        full: Option<Full>,
     ) -> Result<Issued, Stall> {
         loop {
             let word = self.word.load(Ordering::Acquire);
@@ -278,10 +231,7 @@ impl Generator {
             } else if last.sequence < layout.max_sequence() {
                 last.ms
             } else {
-                match self.after_full(word, last.ms, now)? {
-                    Some(ms) => ms,
-                    None => continue,
-                }
+                self.after_full(full, last.ms, now)?
             };
             let begins = ms > last.ms;
             let lead_ms = self.check(ms, begins, now, &mut may_issue)?;
@@ -307,9 +257,6 @@ impl Generator {
                     let sequence = layout.parts(next).sequence;
                     self.count_to(last.sequence, i64::from(sequence) - 1);
                 }
-                if begins && lead_ms > 0 {
-                    self.begun.store(Begun::at(ms, now).0, Ordering::Release);
-                }
                 let id = next.cast_signed();
                 return Ok(Issued { id, lead_ms });
             }
@@ -328,9 +275,9 @@ impl Generator {
     ) -> Result<i64, Stall> {
         let lead_ms = ms - now_ms;
         if lead_ms > 0 {
-            let bound_ms = self.lead().bound_ms(now_ms);
-            if lead_ms > bound_ms {
-                return Err(Stall::TooFarAhead(lead_ms - bound_ms));
+            let max_ms = self.lead().max_ms;
+            if lead_ms > max_ms {
+                return Err(Stall::TooFarAhead(lead_ms - max_ms));
             }
         }
         if begins && ms > self.layout().max_ms() {
@@ -345,25 +292,19 @@ impl Generator {
         Ok(lead_ms)
     }
 
-    /// The millisecond after a full one that the clock has not passed; `None` if another session
-    /// has begun it.
-    fn after_full(&self, word: u64, last_ms: i64, now_ms: i64) -> Result<Option<i64>, Stall> {
+    /// The millisecond after a full one that the clock has not passed.
+    fn after_full(&self, full: Option<Full>, last_ms: i64, now_ms: i64) -> Result<i64, Stall> {
         let ms = last_ms + 1;
         let lead = self.lead();
         let borrows = ms - now_ms <= lead.burst_ms.min(lead.max_ms);
-        let begun = Begun(self.begun.load(Ordering::Acquire));
-        match begun.elapsed_ms(last_ms, now_ms) {
-            Some(1..) => return Ok(Some(ms)),
-            _ if borrows => return Ok(Some(ms)),
-            // `begun` belongs to the new word.
-            _ if self.word.load(Ordering::Acquire) != word => return Ok(None),
-            Some(0) => {}
-            // Not recorded yet, or the clock was set back since.
-            _ => self
-                .begun
-                .store(Begun::at(last_ms, now_ms).0, Ordering::Release),
+        let waited = full.is_some_and(|full| full.ms == last_ms && full.found_at_ms < now_ms);
+        if borrows || waited {
+            return Ok(ms);
         }
-        Err(Stall::Full(now_ms + 1))
+        Err(Stall::Full(Full {
+            ms: last_ms,
+            found_at_ms: now_ms,
+        }))
     }
 
     /// True if ids can be issued at all.
@@ -463,7 +404,7 @@ mod tests {
 
     #[test]
     fn zeroed_memory_issues_nothing() {
-        let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0);
+        let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0, None);
         // Includes the first millisecond of the epoch, which compares equal.
         for now in [-1, 0, 1, Layout::DEFAULT.max_ms()] {
             assert!(!zeroed().is_open());

@@ -32,9 +32,8 @@ const TERMS: Terms = Terms {
 const NOW_MS: i64 = 1_000 * TICK_MS;
 /// Times that are further back are all the same.
 const LONG_AGO_MS: i64 = NOW_MS - 20 * TICK_MS;
-/// Min reservations of the shipped code.
-const LEAST_MS: i64 = 100;
-const LEAST_AHEAD_MS: i64 = 25;
+/// Min reservation of the shipped code.
+const LEAST_MS: i64 = 50;
 /// Max ticks to the first id.
 const SOON: u8 = 1;
 const AFTER_UNKNOWN: u8 = 2;
@@ -44,42 +43,43 @@ const AFTER_UNKNOWN: u8 = 2;
 enum Rule {
     /// While ids lead, a full millisecond waits for the next tick of the clock.
     Pace,
-    /// Sessions share when the last millisecond began. Without: each waits for itself, and the
-    /// lead shrinks faster under load.
-    Begun,
-    /// A run with an unknown predecessor opens at once, with an extra lead that shrinks. Without:
-    /// it waits until its floor is within the max lead.
-    Melt,
     /// A reservation does not exceed the max lead.
     Cap,
     /// There is a min reservation.
     Least,
     /// A restarted launcher takes its floor from the word, not from the file.
     WordFloor,
-    /// Assumption: two starts with an unknown predecessor are twice the clock difference apart.
-    Apart,
+    /// The floor above an unknown predecessor allows for its max lead.
+    LeadOfOthers,
+    /// The floor above an unknown predecessor allows for the difference of the clocks.
+    ClockOfOthers,
 }
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 6] = [
     Rule::Pace,
-    Rule::Begun,
-    Rule::Melt,
     Rule::Cap,
     Rule::Least,
     Rule::WordFloor,
-    Rule::Apart,
+    Rule::LeadOfOthers,
+    Rule::ClockOfOthers,
 ];
 
-/// The only smallest set of rules that keeps the promises: without `Melt`, no assumption is needed
-/// either. The other rules are for speed, or for the first id after a promotion at once.
-const SMALLEST: [Rule; 3] = [Rule::Pace, Rule::Cap, Rule::WordFloor];
+/// The only smallest set of rules that keeps the promises. A min reservation is for disks whose
+/// writes take time, which pass at once here.
+const SMALLEST: [Rule; 5] = [
+    Rule::Pace,
+    Rule::Cap,
+    Rule::WordFloor,
+    Rule::LeadOfOthers,
+    Rule::ClockOfOthers,
+];
 
 /// A set of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rules(u8);
 
 impl Rules {
-    const ALL: Self = Self(u8::MAX);
+    const ALL: Self = Self((1 << RULES.len()) - 1);
 
     fn hold(self, rule: Rule) -> bool {
         self.0 >> rule as u8 & 1 != 0
@@ -157,7 +157,6 @@ struct File {
     clean: bool,
     original: bool,
     timeline: u32,
-    unknown_since_ms: Option<i64>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -167,9 +166,8 @@ struct Run {
     /// No more ids of that millisecond.
     is_full: bool,
     reserved_ms: i64,
-    unknown_since_ms: Option<i64>,
-    /// Once known: its time, and since when ids are unknown.
-    floor: Option<(i64, Option<i64>)>,
+    /// Once known: its time, and whether the predecessor is unknown.
+    floor: Option<(i64, bool)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -184,8 +182,6 @@ struct World {
     /// Max leads that are due to faults, of ids and of the reservation.
     owed_ms: i64,
     owed_until_ms: i64,
-    /// Ticks since a run with an unknown predecessor was opened, up to 4.
-    apart: u8,
     /// Ticks until the first id is due.
     due: Option<u8>,
     is_twice: bool,
@@ -204,7 +200,6 @@ impl World {
             largest_ms: LONG_AGO_MS,
             owed_ms: 0,
             owed_until_ms: 0,
-            apart: 4,
             due: None,
             is_twice: false,
             is_late: false,
@@ -216,7 +211,6 @@ impl World {
             clean: true,
             original: true,
             timeline: 1,
-            unknown_since_ms: None,
         });
         let _ = world.issue(Rules::ALL);
         world
@@ -247,24 +241,21 @@ impl World {
     fn settle(&mut self) {
         let owed_ms = self.owed_ms.min(self.lead_ms());
         let until_ms = self.files[self.live].map_or(0, |file| file.until_ms) - self.wall_ms();
-        let wanted_ms = (owed_ms.max(0) + RESERVATION_MS).min(MAX_LEAD_MS - LEAST_AHEAD_MS);
+        let wanted_ms = (owed_ms.max(0) + RESERVATION_MS).min(MAX_LEAD_MS - LEAST_MS);
         self.owed_ms = owed_ms.max(-5 * TICK_MS);
         self.owed_until_ms = (self.owed_until_ms.min(until_ms))
             .max(wanted_ms)
-            .max(owed_ms.max(0) + LEAST_AHEAD_MS);
+            .max(owed_ms.max(0) + LEAST_MS);
     }
 
     /// The next id is due in so many ticks, unless faults have added up to more than the max lead.
     fn happened(&mut self, ticks: u8) {
-        let bound_ms = TERMS
-            .lead(self.run.unknown_since_ms, 0)
-            .bound_ms(self.wall_ms());
-        let is_due = self.owed_ms <= bound_ms.max(MAX_LEAD_MS);
+        let is_due = self.owed_ms <= MAX_LEAD_MS;
         self.due = is_due.then(|| self.due.unwrap_or(0).max(ticks));
     }
 
     fn waits_for_unknown(&self) -> bool {
-        (self.run.floor).is_some_and(|(_, since_ms)| since_ms.is_some())
+        self.run.floor.is_some_and(|(_, is_unknown)| is_unknown)
     }
 
     /// A start, of a run that may have been waiting for an unknown predecessor, and begins again.
@@ -291,25 +282,31 @@ impl World {
         }
     }
 
-    fn write(&mut self, until_ms: i64, unknown_since_ms: Option<i64>) {
+    fn write(&mut self, until_ms: i64) {
         self.files[self.live] = Some(File {
             until_ms,
             clean: false,
             original: true,
             timeline: self.timeline,
-            unknown_since_ms,
         });
     }
 
-    fn floor(&self, rules: Rules) -> (i64, Option<i64>) {
+    fn floor(&self, rules: Rules) -> (i64, bool) {
         if self.run.last_ms > 0 && rules.hold(Rule::WordFloor) {
-            return (self.run.last_ms, self.run.unknown_since_ms);
+            return (self.run.last_ms, false);
+        }
+        let mut terms = TERMS;
+        if !rules.hold(Rule::LeadOfOthers) {
+            terms.configured_lead_ms = 0;
+        }
+        if !rules.hold(Rule::ClockOfOthers) {
+            terms.reservation_ms = 0;
         }
         let start = Start {
             now_ms: self.wall_ms(),
             epoch_ms: 0,
             layout: Layout::DEFAULT,
-            terms: TERMS,
+            terms,
             system_identifier: 1,
             timeline: self.timeline,
             leased: false,
@@ -323,28 +320,25 @@ impl World {
             timeline: file.timeline,
             original: file.original,
             clean: file.clean,
-            unknown_since_ms: file.unknown_since_ms,
             left_behind_until_ms: None,
         });
         let floor = floor(start, stored).expect("the same layout");
-        (floor.ms, floor.unknown_since_ms)
+        let is_known = matches!(floor.reason, Reason::CleanStop | Reason::Crash);
+        (floor.ms, !is_known)
     }
 
     fn open(&mut self, rules: Rules) {
         let now_ms = self.wall_ms();
-        let (ms, unknown_since_ms) = *self.run.floor.get_or_insert(self.floor(rules));
-        let melts = rules.hold(Rule::Melt);
+        let (ms, _) = *self.run.floor.get_or_insert(self.floor(rules));
         let opening = Opening {
             now_ms,
             last_ms: self.run.last_ms,
-            last_unknown_since_ms: self.run.unknown_since_ms.filter(|_| melts),
             floor: Some(Floor {
                 ms,
                 reason: Reason::Crash,
-                unknown_since_ms: unknown_since_ms.filter(|_| melts),
             }),
             granted_floor_ms: None,
-            other_worker_id: false,
+            others_floor_ms: None,
             retired_until_ms: None,
             terms: TERMS,
         };
@@ -352,16 +346,12 @@ impl World {
             return;
         };
         let until_ms = Self::until_ms(rules, now_ms.max(floor.ms), until_ms);
-        self.write(until_ms, floor.unknown_since_ms);
-        if unknown_since_ms.is_some() {
-            self.apart = 0;
-        }
+        self.write(until_ms);
         self.run = Run {
             is_open: true,
             last_ms: floor.ms.max(self.run.last_ms),
             is_full: true,
             reserved_ms: until_ms,
-            unknown_since_ms: floor.unknown_since_ms,
             floor: None,
         };
     }
@@ -374,7 +364,7 @@ impl World {
             let until_ms = late_renewal(now_ms, run.last_ms, TERMS, 0, FOR_EVER).unwrap_or(0);
             let until_ms = Self::until_ms(rules, now_ms.max(run.last_ms), until_ms);
             if until_ms > run.reserved_ms {
-                self.write(until_ms, run.unknown_since_ms);
+                self.write(until_ms);
                 self.run.reserved_ms = until_ms;
             }
         }
@@ -383,12 +373,8 @@ impl World {
 
     /// An id at `ms`. False if it has to wait.
     fn issue_at(&mut self, rules: Rules, ms: i64) -> bool {
-        let now_ms = self.wall_ms();
-        if self.run.last_ms - now_ms <= MAX_LEAD_MS {
-            self.run.unknown_since_ms = None;
-        }
-        let lead = TERMS.lead(self.run.unknown_since_ms, 0);
-        if ms - now_ms > lead.bound_ms(now_ms) || !self.reserve(rules, ms) {
+        let lead_ms = ms - self.wall_ms();
+        if lead_ms > TERMS.lead(0).max_ms || !self.reserve(rules, ms) {
             return false;
         }
         if ms > self.run.last_ms {
@@ -420,12 +406,7 @@ impl World {
                 let _ = self.issue_at(rules, ms);
             }
         } else if last_ms + TICK_MS > now_ms {
-            let more_ms = if rules.hold(Rule::Begun) {
-                TICK_MS
-            } else {
-                TICK_MS / 2
-            };
-            let _ = self.issue_at(rules, now_ms.max(last_ms + more_ms));
+            let _ = self.issue_at(rules, now_ms.max(last_ms + TICK_MS));
         }
     }
 
@@ -440,15 +421,12 @@ impl World {
         };
         for file in self.files.iter_mut().flatten() {
             file.until_ms = older(file.until_ms);
-            file.unknown_since_ms = file.unknown_since_ms.map(older);
         }
         let run = &mut self.run;
         run.last_ms = older(run.last_ms);
         run.reserved_ms = older(run.reserved_ms);
-        run.unknown_since_ms = run.unknown_since_ms.map(older);
-        run.floor = (run.floor).map(|(ms, since_ms)| (older(ms), since_ms.map(older)));
+        run.floor = (run.floor).map(|(ms, is_unknown)| (older(ms), is_unknown));
         self.largest_ms = older(self.largest_ms);
-        self.apart = (self.apart + 1).min(4);
     }
 
     /// The server stops, and what it reserved counts as used.
@@ -467,18 +445,16 @@ impl World {
         {
             file.until_ms = self.run.last_ms;
             file.clean = true;
-            file.unknown_since_ms = self.run.unknown_since_ms;
         }
         self.run.is_open = false;
     }
 
-    /// A start with an unknown predecessor. False if it is too early.
-    fn unknown(&mut self, rules: Rules) -> bool {
+    /// A start with an unknown predecessor.
+    fn unknown(&mut self) {
         self.crash();
         self.owed_ms = MAX_LEAD_MS + RESERVATION_MS;
-        self.owed_until_ms = self.owed_ms + LEAST_AHEAD_MS;
+        self.owed_until_ms = self.owed_ms + LEAST_MS;
         self.due = Some(AFTER_UNKNOWN);
-        self.apart == 4 || !rules.hold(Rule::Apart)
     }
 
     fn after(mut self, step: Step, rules: Rules) -> Option<Self> {
@@ -520,7 +496,7 @@ impl World {
                 let (now_ms, last_ms) = (self.wall_ms(), self.run.last_ms);
                 let until_ms = TERMS.target(now_ms, last_ms);
                 let until_ms = Self::until_ms(rules, now_ms.max(last_ms), until_ms);
-                self.write(until_ms, self.run.unknown_since_ms);
+                self.write(until_ms);
                 self.happened(SOON);
             }
             Step::SetClock(ticks) => {
@@ -548,19 +524,16 @@ impl World {
                 self.files[1 - self.live] = copy;
             }
             Step::Promote => {
-                let is_apart = self.unknown(rules);
+                self.unknown();
                 self.live = 1 - self.live;
                 self.timeline += 1;
-                if !is_apart || self.timeline > 4 {
+                if self.timeline > 4 {
                     return None;
                 }
             }
             Step::LoseDisk => {
-                let is_apart = self.unknown(rules);
+                self.unknown();
                 self.files[self.live] = None;
-                if !is_apart {
-                    return None;
-                }
             }
         }
         let is_issued = self.issue(rules);
@@ -647,9 +620,7 @@ fn shortest_history_without_each_rule() {
     for rule in RULES {
         let (worlds, found) = explore_all(depth, Rules::ALL.without(rule));
         println!("without {rule:?}: {found:?} ({worlds} worlds)");
-        // The assumption is that of Melt.
-        let is_needed = SMALLEST.contains(&rule) || rule == Rule::Apart;
-        assert_eq!(found.is_some(), is_needed, "{rule:?}");
+        assert_eq!(found.is_some(), SMALLEST.contains(&rule), "{rule:?}");
     }
 }
 

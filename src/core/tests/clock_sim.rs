@@ -5,8 +5,7 @@
 //! Would catch: an id issued twice or out of order, within one server (I4, I7) or from a server to
 //! its successor; an id whose timestamp is not on disk, or leads the clock by more than allowed;
 //! and a call that waits without need: for each kind of event, the time to the first id has a
-//! limit. Each rule that this depends on is broken once, and the simulation must fail. A rule that
-//! no run needs is listed in `NOT_NEEDED`.
+//! limit. Each rule that this depends on is broken once, and the simulation must fail.
 //!
 //! The bound of the lead and the allowed waits are computed here from the events, not taken from
 //! the generator.
@@ -25,7 +24,7 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::{Layout, Parts};
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
-use leaf_id_core::snowflake::{Generator, Lead, Stall};
+use leaf_id_core::snowflake::{Full, Generator, Lead, Stall};
 use leaf_id_core::state::State;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -40,9 +39,8 @@ const TERMS: [Terms; 3] = [
 const BURST_MS: i64 = 20;
 const SERVERS: usize = 3;
 const STEPS: usize = 6_000;
-/// Min reservations of the shipped code, at the clock and ahead of it.
-const LEAST_MS: i64 = 100;
-const LEAST_AHEAD_MS: i64 = 25;
+/// Min reservation of the shipped code.
+const LEAST_MS: i64 = 50;
 /// Max duration of a few turns of the launcher with their writes.
 const TURNS_MS: i64 = 60;
 
@@ -70,22 +68,13 @@ enum Broken {
     UnknownFloor,
     /// That floor does not allow for the difference between the clocks.
     ClockDifference,
-    /// The extra lead of a run with an unknown predecessor does not shrink.
-    Melt,
-    /// It is forgotten by a crash.
-    MeltOverCrash,
-    /// There is none.
-    ExtraLead,
     /// The lead has no bound.
     Bound,
     /// While ids lead, a full millisecond does not wait for the next tick of the clock.
     Pace,
-    /// Sessions do not share when the last millisecond began: one that finds it full waits for the
-    /// next tick in any case.
-    Begun,
     /// Reservations may exceed the max lead.
     Cap,
-    /// Reservations ahead of the clock may be arbitrarily short.
+    /// Reservations may be arbitrarily short.
     Least,
     /// A worker id that another server may have used counts as the previous one.
     OtherWorkerId,
@@ -95,23 +84,18 @@ enum Broken {
     EndOfMillisecond,
     /// A restarted launcher takes its floor from the file, not from the word.
     WordFloor,
-    /// Assumption: two starts with an unknown predecessor are twice the clock difference apart.
-    Apart,
     /// Assumption: clocks differ by no more than a reservation.
     Clocks,
 }
 
-/// Rules and assumptions without which something goes wrong.
-const NEEDED: [Broken; 18] = [
+/// Rules and assumptions without which something goes wrong: all but [`NEEDED_RARELY`].
+const NEEDED: [Broken; 14] = [
     Broken::OwnFloor,
     Broken::Durable,
     Broken::Original,
     Broken::Timeline,
     Broken::UnknownFloor,
     Broken::ClockDifference,
-    Broken::Melt,
-    Broken::MeltOverCrash,
-    Broken::ExtraLead,
     Broken::Bound,
     Broken::Pace,
     Broken::Cap,
@@ -119,13 +103,11 @@ const NEEDED: [Broken; 18] = [
     Broken::NewCluster,
     Broken::EndOfMillisecond,
     Broken::WordFloor,
-    Broken::Apart,
     Broken::Clocks,
 ];
 
-/// Rules without which nothing went wrong, with the number of rounds tried. `Begun` and `Least` are
-/// for speed: a full millisecond ends sooner, and there are fewer writes.
-const NOT_NEEDED: [(Broken, u64); 2] = [(Broken::Begun, 5_000), (Broken::Least, 5_000)];
+/// Needs thousands of rounds, so only in long runs. It also saves writes.
+const NEEDED_RARELY: Broken = Broken::Least;
 
 /// An event that interrupts the ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +126,7 @@ enum Happened {
 
 impl Happened {
     /// Max time to the first id.
-    fn limit_ms(self) -> i64 {
+    fn limit_ms(self, terms: Terms) -> i64 {
         match self {
             // A call that finds its time used up waits for the launcher, but not for the clock.
             Self::SetBack => TURNS_MS,
@@ -153,7 +135,9 @@ impl Happened {
             | Self::LauncherRestart
             | Self::CleanStop
             | Self::SetAhead => 100,
-            Self::Promotion | Self::Restore | Self::LostDisk | Self::OtherWorkerId => 1_000,
+            Self::Promotion | Self::Restore | Self::LostDisk | Self::OtherWorkerId => {
+                terms.reservation_ms + 100
+            }
         }
     }
 }
@@ -169,7 +153,7 @@ struct Times {
     excused: u64,
 }
 
-const BOUNDS_MS: [i64; 7] = [2, 10, 30, 60, 100, 300, 1_000];
+const BOUNDS_MS: [i64; 7] = [2, 10, 30, 60, 100, 1_000, 1_100];
 
 impl Times {
     fn add(&mut self, ms: i64, limit_ms: i64) {
@@ -214,7 +198,6 @@ struct Reserved {
     until_ms: i64,
     timeline: u32,
     clean: bool,
-    unknown_since_ms: Option<i64>,
     original: bool,
 }
 
@@ -256,16 +239,8 @@ struct World {
     timeline: u32,
     /// Largest id per worker id, over all servers.
     largest: HashMap<u16, i64>,
-    /// Start of the last run that did not know its predecessor.
-    unknown_at_ms: i64,
     /// This run does not know its predecessor, and has not been opened yet.
     is_unknown: bool,
-    /// When the last such run was opened, by its own clock. Its extra lead began no later, ...
-    unknown_opened_ms: i64,
-    /// ... and no sooner.
-    unknown_from_ms: i64,
-    /// Its lead has come down to the usual bound, which holds again.
-    is_melted: bool,
     /// Max lead that is due to faults, not to load; negative if the last id is behind the clock.
     owed_ms: i64,
     /// The same of the reservation.
@@ -275,8 +250,8 @@ struct World {
     waiting_since_ms: Option<i64>,
     /// Calls may wait until then, because faults have added up to more than the max lead.
     excused_until_ms: i64,
-    /// A full millisecond and the clock when a session found it full.
-    full: Option<(i64, i64)>,
+    /// A full millisecond that sessions wait for.
+    full: Option<Full>,
     issued: usize,
     led: usize,
     times: BTreeMap<Happened, Times>,
@@ -310,11 +285,7 @@ impl World {
             live: 0,
             timeline: 1,
             largest: HashMap::new(),
-            unknown_at_ms: 1_000_000,
             is_unknown: false,
-            unknown_opened_ms: i64::MIN / 2,
-            unknown_from_ms: i64::MIN / 2,
-            is_melted: true,
             owed_ms: 0,
             owed_until_ms: 0,
             since: None,
@@ -378,7 +349,6 @@ impl World {
                 until_ms: last.ms,
                 timeline,
                 clean: true,
-                unknown_since_ms: running.generator.lead().unknown_since_ms(),
                 original: true,
             });
         }
@@ -415,18 +385,15 @@ impl World {
         disk.map_or(0, |disk| disk.until_ms)
     }
 
-    /// Max lead of an id of a run whose extra lead began at `since_ms`.
-    fn bound_ms(&self, since_ms: i64) -> i64 {
-        let terms = self.terms;
-        let melted_ms = (self.wall_ms() - since_ms).max(0) / 2;
-        terms.configured_lead_ms + (terms.reservation_ms - melted_ms).max(0)
-    }
-
     /// Notes an event, after which ids must come again within its limit.
     fn happened(&mut self, happened: Happened) {
         // A run that was waiting for an unknown predecessor begins to wait again.
         let happened = match self.since {
-            Some(before) if before.happened.limit_ms() > happened.limit_ms() => before.happened,
+            Some(before)
+                if before.happened.limit_ms(self.terms) > happened.limit_ms(self.terms) =>
+            {
+                before.happened
+            }
             _ => happened,
         };
         self.since = Some(Since {
@@ -434,22 +401,13 @@ impl World {
             at_ms: self.now_ms,
         });
         self.waiting_since_ms = None;
-        let max_ms = self.terms.configured_lead_ms;
-        let bound_ms = if self.is_melted {
-            max_ms
-        } else {
-            self.bound_ms(self.unknown_from_ms)
-        };
-        self.excuse(self.owed_ms - bound_ms);
-    }
-
-    /// Allows a wait, if faults have added up to more than the max lead by `excess_ms`. The bound
-    /// may shrink half as fast as time passes.
-    fn excuse(&mut self, excess_ms: i64) {
-        if excess_ms > 0 {
-            let until_ms = self.now_ms + 2 * excess_ms;
-            self.excused_until_ms = self.excused_until_ms.max(until_ms);
+        // A wait is allowed if faults have added up to more than the max lead.
+        let mut expected_ms = self.terms.configured_lead_ms;
+        if self.is_unknown {
+            expected_ms += self.terms.reservation_ms;
         }
+        let until_ms = self.now_ms + self.owed_ms - expected_ms;
+        self.excused_until_ms = self.excused_until_ms.max(until_ms);
     }
 
     /// Before an event: load and time have not made the leads due to faults any larger.
@@ -457,15 +415,14 @@ impl World {
         if self.is_unknown {
             return;
         }
-        self.is_melted |= self.lead_ms() <= self.terms.configured_lead_ms;
         self.owed_ms = self.owed_ms.min(self.lead_ms());
         let owed_ms = self.owed_ms.max(0);
-        let most_ms = self.terms.configured_lead_ms - LEAST_AHEAD_MS;
+        let most_ms = self.terms.configured_lead_ms - LEAST_MS;
         let wanted_ms = (owed_ms + self.terms.reservation_ms).min(most_ms);
         let until_ms = self.disk_ms() - self.wall_ms();
         self.owed_until_ms = (self.owed_until_ms.min(until_ms))
             .max(wanted_ms)
-            .max(owed_ms + LEAST_AHEAD_MS);
+            .max(owed_ms + LEAST_MS);
     }
 
     /// A run ends with a reservation, which counts as used.
@@ -477,38 +434,22 @@ impl World {
         self.stop(false);
     }
 
-    /// Before a start without a known predecessor: two of them are at least twice the clock
-    /// difference apart. That time passes at rest or under load.
-    fn before_unknown(&mut self) {
-        let apart_ms = 2 * self.terms.reservation_ms + 2;
-        if self.broken != Broken::Apart {
-            if self.chance(2) {
-                self.load(self.unknown_at_ms + apart_ms - self.now_ms);
-            }
-            // The last one may have been opened meanwhile.
-            self.now_ms = self.now_ms.max(self.unknown_at_ms + apart_ms);
-        }
-        self.unknown_at_ms = self.now_ms;
-    }
-
-    /// Such a start.
+    /// A start without a known predecessor.
     fn unknown(&mut self, happened: Happened) {
         self.is_unknown = true;
-        self.is_melted = false;
-        self.unknown_from_ms = self.wall_ms();
         let terms = self.terms;
-        let unknown_ms = terms.unknown_lead_ms();
+        let unknown_ms = terms.configured_lead_ms + terms.reservation_ms;
         self.owed_ms = if happened == Happened::OtherWorkerId {
             self.owed_ms.max(unknown_ms)
         } else {
             unknown_ms
         };
         // What the author of a copy may have issued since is waited out.
-        let copied_ms = self.disk_ms() + terms.reservation_ms - self.wall_ms();
+        let copied_ms = self.disk_ms() - self.wall_ms();
         if happened != Happened::LostDisk && happened != Happened::OtherWorkerId {
             self.owed_ms = self.owed_ms.max(copied_ms);
         }
-        self.owed_until_ms = self.owed_ms + LEAST_AHEAD_MS;
+        self.owed_until_ms = self.owed_ms + LEAST_MS;
         self.happened(happened);
     }
 
@@ -544,13 +485,11 @@ impl World {
             timeline: disk.timeline,
             original: disk.original || broken == Broken::Original,
             clean: disk.clean,
-            unknown_since_ms: disk.unknown_since_ms,
             left_behind_until_ms: None,
         };
         match broken {
             Broken::OwnFloor => stored.reserved_until_ms = 0,
             Broken::Timeline => stored.timeline = timeline,
-            Broken::MeltOverCrash => stored.unknown_since_ms = None,
             _ => {}
         }
         stored
@@ -559,14 +498,6 @@ impl World {
     /// The max lead as set, with a rule broken.
     fn lead(&self, lead: Lead) -> Lead {
         match self.broken {
-            Broken::Melt => Lead {
-                since_ms: i64::MAX / 2,
-                ..lead
-            },
-            Broken::ExtraLead => Lead {
-                extra_ms: 0,
-                ..lead
-            },
             Broken::Bound => Lead {
                 max_ms: i64::MAX / 2,
                 ..lead
@@ -583,7 +514,7 @@ impl World {
     fn above_ms(&self, above_ms: i64) -> i64 {
         let terms = self.terms;
         match self.broken {
-            Broken::UnknownFloor if self.is_unknown => above_ms - terms.unknown_lead_ms(),
+            Broken::UnknownFloor if self.is_unknown => above_ms - terms.configured_lead_ms,
             Broken::ClockDifference if self.is_unknown => above_ms - terms.reservation_ms,
             Broken::EndOfMillisecond => above_ms - 1,
             _ => above_ms,
@@ -661,7 +592,6 @@ impl World {
                 Then::Reserve {
                     worker_id,
                     until_ms,
-                    unknown_since_ms,
                 } => {
                     let server = &self.servers[self.live];
                     let disk_ms = server.disk.map_or(0, |disk| disk.until_ms);
@@ -672,7 +602,7 @@ impl World {
                     self.now_ms += write_ms;
                     let server = &mut self.servers[self.live];
                     if self.broken != Broken::Durable {
-                        server.write(worker_id, until_ms, unknown_since_ms);
+                        server.write(worker_id, until_ms);
                     }
                     // A failed write may still have reached the disk.
                     if fails {
@@ -695,7 +625,6 @@ impl World {
     }
 
     fn act(&mut self, action: Action) {
-        let wall_ms = self.wall_ms();
         let server = &self.servers[self.live];
         let configured = server.worker_id;
         let generator = &(server.running.as_ref().expect("a server that is up")).generator;
@@ -708,8 +637,6 @@ impl World {
                 generator.open(worker_id, self.above_ms(above_ms));
                 if self.is_unknown && worker_id == configured {
                     self.is_unknown = false;
-                    self.unknown_at_ms = self.now_ms;
-                    self.unknown_opened_ms = wall_ms;
                 }
             }
             Action::SetLead(lead) => generator.set_lead(self.lead(lead)),
@@ -734,45 +661,18 @@ impl World {
         }
     }
 
-    /// True if a session that does not know when the last millisecond began waits for the next
-    /// tick.
-    fn waits_for_tick(&mut self) -> bool {
-        let wall_ms = self.wall_ms();
-        let generator = &(self.live().running.as_ref().expect("a server that is up")).generator;
-        let last = generator.last();
-        let is_full = last.sequence == layout().max_sequence();
-        if !generator.is_open() || !is_full || last.ms + 1 - wall_ms <= BURST_MS {
-            return false;
-        }
-        let waited = (self.full).is_some_and(|(ms, at_ms)| ms == last.ms && wall_ms > at_ms);
-        if !waited {
-            self.full = Some((last.ms, wall_ms));
-        }
-        !waited
-    }
-
     /// A session's call. True if it got an id.
     fn issue(&mut self) -> bool {
-        if self.broken == Broken::Begun && self.waits_for_tick() {
-            return false;
-        }
         let wall_ms = self.wall_ms();
         let late = self.chance(3);
         let start = self.random.random_range(0..4);
+        let has_waited = self.chance(2);
         let server = &self.servers[self.live];
         let disk_ms = server.disk.map_or(0, |disk| disk.until_ms);
         let running = server.running.as_ref().expect("a server that is up");
         let generator = &running.generator;
-        let lead = generator.lead();
-        if self.broken == Broken::Begun {
-            // It has waited.
-            generator.set_lead(Lead {
-                burst_ms: lead.max_ms,
-                ..lead
-            });
-        }
-        let issued = generator.next(|| wall_ms, || true, |most| start.min(most));
-        generator.set_lead(lead);
+        let full = self.full.filter(|_| has_waited);
+        let issued = generator.next(|| wall_ms, || true, |most| start.min(most), full);
         let stall = match issued {
             Ok(issued) => {
                 self.check(issued.id, disk_ms, issued.lead_ms);
@@ -781,18 +681,23 @@ impl World {
             Err(stall) => stall,
         };
         match stall {
-            Stall::Full(_) => return false,
+            Stall::Full(full) => {
+                let is_waited_for = self.full.is_some_and(|waited| waited.ms == full.ms);
+                if !is_waited_for || wall_ms < full.found_at_ms {
+                    self.full = Some(full);
+                }
+                return false;
+            }
             Stall::Unreserved if late => {
                 let last = generator.last();
                 let reserved_ms = generator.reserved_until();
-                let unknown_since_ms = lead.unknown_since_ms();
                 let until_ms = late_renewal(wall_ms, last.ms, self.terms, reserved_ms, FOR_EVER)
                     .map(|until_ms| self.until_ms(wall_ms.max(last.ms), until_ms));
                 if let Some(until_ms) = until_ms {
                     let is_written = self.broken != Broken::Durable;
                     let server = self.live();
                     if is_written {
-                        server.write(last.worker_id, until_ms, unknown_since_ms);
+                        server.write(last.worker_id, until_ms);
                     }
                     server.raise(until_ms);
                 }
@@ -811,7 +716,8 @@ impl World {
                 at_ms: *self.waiting_since_ms.get_or_insert(self.now_ms),
             },
         };
-        let until_ms = since.at_ms.max(self.excused_until_ms) + since.happened.limit_ms();
+        let limit_ms = since.happened.limit_ms(self.terms);
+        let until_ms = since.at_ms.max(self.excused_until_ms) + limit_ms;
         if self.now_ms > until_ms {
             let shown = self.live().running.as_ref().map(|running| running.shown);
             let waited_ms = self.now_ms - since.at_ms;
@@ -830,14 +736,14 @@ impl World {
         {
             let waited_ms = self.now_ms - since.at_ms;
             let times = self.times.entry(since.happened).or_default();
-            times.add(waited_ms, since.happened.limit_ms());
+            times.add(waited_ms, since.happened.limit_ms(self.terms));
             self.since = None;
         }
         if let Some(since_ms) = self.waiting_since_ms.take() {
             let times = self.times.entry(Happened::Nothing).or_default();
-            times.add(self.now_ms - since_ms, Happened::Nothing.limit_ms());
+            let limit_ms = Happened::Nothing.limit_ms(self.terms);
+            times.add(self.now_ms - since_ms, limit_ms);
         }
-        self.is_melted |= lead_ms <= self.terms.configured_lead_ms;
         self.owed_ms = self.owed_ms.max(lead_ms.min(BURST_MS));
         self.issued += 1;
         self.led += usize::from(lead_ms > BURST_MS);
@@ -852,9 +758,7 @@ impl World {
                 format!("{parts:?}, and {disk_ms} is on the disk"),
             );
         }
-        // Without the rule, what matters is whether an id comes twice.
-        let is_bounded = self.broken != Broken::Melt;
-        if is_bounded && lead_ms > self.bound_ms(self.unknown_opened_ms) {
+        if lead_ms > self.terms.configured_lead_ms {
             self.fails(Trouble::Lead, format!("{parts:?} leads by {lead_ms}"));
         }
         let real_ms = (parts.ms - self.wall_ms()).max(0);
@@ -880,9 +784,6 @@ impl World {
         self.settle();
         let back_ms = self.live().off_ms - off_ms;
         self.live().off_ms = off_ms;
-        if self.is_unknown {
-            self.unknown_from_ms = self.unknown_from_ms.min(self.wall_ms());
-        }
         // The floor above an unknown predecessor may still be computed, by the clock as set.
         let owed_ms = if self.is_unknown {
             back_ms.max(0)
@@ -979,7 +880,6 @@ impl World {
             }
             39..=40 => {
                 // An older backup replaces the server.
-                self.before_unknown();
                 self.crash();
                 let server = self.live();
                 server.disk = server.backup;
@@ -993,7 +893,6 @@ impl World {
                 let is_other = ![self.worker_id(), self.live().worker_id].contains(&worker_id);
                 // The first one of a new cluster is one that nobody has used.
                 if is_other && self.issued > 0 {
-                    self.before_unknown();
                     self.use_elsewhere(worker_id);
                     let restarts = self.broken == Broken::OtherWorkerId;
                     let server = self.live();
@@ -1007,7 +906,6 @@ impl World {
                 }
             }
             43 => {
-                self.before_unknown();
                 self.crash();
                 self.live().disk = None;
                 self.start(false);
@@ -1043,7 +941,6 @@ impl World {
     /// Failover: the primary is down and another server is promoted, whose launcher looks for that
     /// once a second.
     fn promote(&mut self, other: usize) {
-        self.before_unknown();
         if self.chance(2) {
             self.stop(true);
         }
@@ -1066,7 +963,7 @@ impl World {
 }
 
 impl Server {
-    fn write(&mut self, worker_id: u16, until_ms: i64, unknown_since_ms: Option<i64>) {
+    fn write(&mut self, worker_id: u16, until_ms: i64) {
         if let Some(running) = &mut self.running {
             running.has_written = true;
         }
@@ -1075,7 +972,6 @@ impl Server {
             until_ms,
             timeline: self.timeline,
             clean: false,
-            unknown_since_ms,
             original: true,
         });
     }
@@ -1175,13 +1071,12 @@ fn noticed(seed: u64, rounds: u64, broken: Broken) -> Option<Trouble> {
 #[test]
 fn each_rule_is_needed() {
     let seed = support::seed();
-    let needed = NEEDED.map(|broken| (broken, support::rounds(20_000, 60_000), true));
-    let not_needed = NOT_NEEDED.map(|(broken, tried)| (broken, support::rounds(300, tried), false));
-    let rules = needed.into_iter().chain(not_needed);
-    let wrong: Vec<_> = thread::scope(|scope| {
-        let runs: Vec<_> = rules
-            .map(|(broken, rounds, is_needed)| {
-                let run = scope.spawn(move || noticed(seed, rounds, broken).is_some() == is_needed);
+    let rounds = support::rounds(20_000, 60_000);
+    let not_found: Vec<_> = thread::scope(|scope| {
+        let rarely = (support::rounds(0, 1) == 1).then_some(NEEDED_RARELY);
+        let runs: Vec<_> = (NEEDED.into_iter().chain(rarely))
+            .map(|broken| {
+                let run = scope.spawn(move || noticed(seed, rounds, broken).is_some());
                 (broken, run)
             })
             .collect();
@@ -1189,5 +1084,5 @@ fn each_rule_is_needed() {
             .filter_map(|(broken, run)| (!run.join().expect("no panic")).then_some(broken))
             .collect()
     });
-    assert!(wrong.is_empty(), "not as listed: {wrong:?}");
+    assert!(not_found.is_empty(), "not needed: {not_found:?}");
 }

@@ -27,14 +27,7 @@ const OTHERS: i64 = NOW + MAX_LEAD + RESERVATION;
 
 const LEAD: Lead = Lead {
     max_ms: MAX_LEAD,
-    extra_ms: 0,
-    since_ms: 0,
     burst_ms: 0,
-};
-const UNKNOWN: Lead = Lead {
-    extra_ms: RESERVATION,
-    since_ms: NOW,
-    ..LEAD
 };
 
 /// Clock at `NOW`, and a word that was never opened.
@@ -114,7 +107,6 @@ fn clean(reserved_until_ms: i64) -> Stored {
         timeline: 3,
         original: true,
         clean: true,
-        unknown_since_ms: None,
         left_behind_until_ms: None,
     }
 }
@@ -183,26 +175,13 @@ const NOTHING: Action = Action::SetLease {
 };
 
 fn floor(ms: i64, reason: Reason) -> Action {
-    Action::ShowFloor(Floor {
-        ms,
-        reason,
-        unknown_since_ms: None,
-    })
-}
-
-fn unknown(ms: i64, reason: Reason) -> Action {
-    Action::ShowFloor(Floor {
-        ms,
-        reason,
-        unknown_since_ms: Some(NOW),
-    })
+    Action::ShowFloor(Floor { ms, reason })
 }
 
 fn reserve(worker_id: u16, until_ms: i64) -> Then {
     Then::Reserve {
         worker_id,
         until_ms,
-        unknown_since_ms: None,
     }
 }
 
@@ -253,6 +232,25 @@ fn to_hold() -> Vec<(Seen, Input)> {
     steps
 }
 
+/// Steps to the reservation above the ids of others, without a file.
+fn to_reserve_above_others() -> Vec<(Seen, Input)> {
+    vec![
+        (NEW, fixed(5)),
+        (NEW, file(Found::Nothing)),
+        (NEW, file(Found::Nothing)),
+        (NEW_WAITED, fixed(5)),
+        (NEW_WAITED, file(Found::Nothing)),
+    ]
+}
+
+/// Steps to the wait for the floor of another worker id.
+fn to_another() -> Vec<(Seen, Input)> {
+    then(
+        to_open(),
+        [(IN_USE, fixed(6)), (IN_USE, contents(clean(NOW)))],
+    )
+}
+
 fn then<T>(mut steps: Vec<T>, more: impl IntoIterator<Item = T>) -> Vec<T> {
     steps.extend(more);
     steps
@@ -272,6 +270,19 @@ struct Row {
 const OPEN: State = State::Open { worker_id: 5 };
 const HELD: State = State::Open { worker_id: 9 };
 const FILE: State = State::Refused(Refusal::FileProblem);
+/// Until the floor above the ids of others may be used.
+const WAITING: State = State::WaitingOut {
+    until_ms: NOW + RESERVATION,
+};
+/// Then.
+const WAITED: Seen = Seen {
+    now_ms: NOW + RESERVATION,
+    ..IN_USE
+};
+const NEW_WAITED: Seen = Seen {
+    now_ms: NOW + RESERVATION,
+    ..NEW
+};
 
 fn rows_of_a_look() -> Vec<Row> {
     let reset = Look {
@@ -398,7 +409,7 @@ fn rows_of_a_floor() -> Vec<Row> {
             seen: NEW,
             input: pristine(2),
             shown: State::Starting,
-            actions: vec![unknown(OTHERS, Reason::NoFile), UNLIMITED],
+            actions: vec![floor(OTHERS, Reason::NoFile), UNLIMITED],
             then: Then::Read,
         },
         Row {
@@ -408,11 +419,7 @@ fn rows_of_a_floor() -> Vec<Row> {
             input: pristine(1),
             shown: State::Starting,
             actions: vec![],
-            then: Then::Reserve {
-                worker_id: 5,
-                until_ms: NOW + 5000,
-                unknown_since_ms: None,
-            },
+            then: reserve(5, NOW + 5000),
         },
         Row {
             row: "File: it gives none: the epoch was moved later",
@@ -470,7 +477,7 @@ fn rows_of_a_floor() -> Vec<Row> {
             input: file(Found::Damaged("why".into())),
             shown: State::Starting,
             actions: vec![
-                unknown(OTHERS, Reason::NoFile),
+                floor(OTHERS, Reason::NoFile),
                 Action::Close,
                 floor(i64::MIN, Reason::NoFile),
             ],
@@ -556,26 +563,18 @@ fn rows_of_the_configuration() -> Vec<Row> {
             keeper: after(then(to_hold(), [(of_lease, fixed(9))])),
             seen: of_lease,
             input: contents(clean(NOW - 100)),
-            shown: State::Starting,
-            actions: vec![],
-            then: Then::Reserve {
-                worker_id: 9,
-                until_ms: OTHERS + 25,
-                unknown_since_ms: Some(NOW),
-            },
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
         },
         Row {
             row: "a worker id is set that the last run had leased",
             keeper: after([(NEW, fixed(9)), (NEW, of_lease_before())]),
             seen: NEW,
             input: of_lease_before(),
-            shown: State::Starting,
-            actions: vec![],
-            then: Then::Reserve {
-                worker_id: 9,
-                until_ms: OTHERS + 25,
-                unknown_since_ms: Some(NOW),
-            },
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
         },
     ]
 }
@@ -692,8 +691,8 @@ fn rows_of_opening() -> Vec<Row> {
         ..GRANT
     };
     let all_used = Grant {
-        floor_ms: NOW + 12_000,
-        reserved_until_ms: NOW + 12_000,
+        floor_ms: NOW + MAX_LEAD,
+        reserved_until_ms: NOW + MAX_LEAD,
         ..GRANT
     };
     vec![
@@ -795,16 +794,12 @@ fn rows_of_opening() -> Vec<Row> {
         },
         Row {
             row: "any other: Written, and nothing was known",
-            keeper: after([
-                (NEW, fixed(5)),
-                (NEW, file(Found::Nothing)),
-                (NEW, file(Found::Nothing)),
-            ]),
-            seen: NEW,
+            keeper: after(to_reserve_above_others()),
+            seen: NEW_WAITED,
             input: written(),
             shown: OPEN,
             actions: vec![
-                Action::SetLead(UNKNOWN),
+                Action::SetLead(LEAD),
                 Action::Open {
                     worker_id: 5,
                     above_ms: OTHERS,
@@ -838,17 +833,44 @@ fn rows_of_opening() -> Vec<Row> {
             then: Then::Wait(Some(1000)),
         },
         Row {
-            row: "Open with another worker id: Written",
-            keeper: after(then(
-                to_open(),
-                [(IN_USE, fixed(6)), (IN_USE, contents(clean(NOW)))],
-            )),
+            row: "Open with another worker id: File",
+            keeper: after(then(to_open(), [(IN_USE, fixed(6))])),
             seen: IN_USE,
+            input: contents(clean(NOW)),
+            shown: OPEN,
+            actions: vec![],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "waited for the floor of another worker id, as first computed: File",
+            keeper: after(then(to_another(), [(WAITED, fixed(6))])),
+            seen: WAITED,
+            input: contents(clean(NOW)),
+            shown: OPEN,
+            actions: vec![],
+            then: reserve(6, OTHERS + 50),
+        },
+        Row {
+            row: "another worker id is set again: its floor is computed again",
+            keeper: after(then(to_another(), [(WAITED, fixed(5)), (WAITED, fixed(6))])),
+            seen: WAITED,
+            input: contents(clean(NOW)),
+            shown: OPEN,
+            actions: vec![],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "waited for the floor of another worker id: Written",
+            keeper: after(then(
+                to_another(),
+                [(WAITED, fixed(6)), (WAITED, contents(clean(NOW)))],
+            )),
+            seen: WAITED,
             input: written(),
             shown: State::Open { worker_id: 6 },
             actions: vec![
-                unknown(OTHERS, Reason::OtherWorkerId),
-                Action::SetLead(UNKNOWN),
+                floor(OTHERS, Reason::OtherWorkerId),
+                Action::SetLead(LEAD),
                 Action::Open {
                     worker_id: 6,
                     above_ms: OTHERS,
@@ -945,19 +967,10 @@ fn rows_of_the_lead() -> Vec<Row> {
         ]
     };
     let over = || vec![Action::ShowLead(None), Action::Log(Message::LeadOver)];
-    let nothing_known = || {
-        vec![
-            (NEW, fixed(5)),
-            (NEW, file(Found::Nothing)),
-            (NEW, file(Found::Nothing)),
-            (NEW, written()),
-        ]
-    };
-    let ahead = |ms| Seen {
-        last_ms: ms,
-        lead: UNKNOWN,
-        reserved_until_ms: ms + 25,
-        ..IN_USE
+    let ahead = Seen {
+        last_ms: OTHERS,
+        reserved_until_ms: OTHERS + 50,
+        ..WAITED
     };
     vec![
         Row {
@@ -998,24 +1011,12 @@ fn rows_of_the_lead() -> Vec<Row> {
         },
         Row {
             row: "Open: opened ahead of the clock",
-            keeper: after(nothing_known()),
-            seen: ahead(OTHERS),
+            keeper: after(then(to_reserve_above_others(), [(NEW_WAITED, written())])),
+            seen: ahead,
             input: fixed(5),
             shown: OPEN,
-            actions: then(
-                told(MAX_LEAD + RESERVATION, LeadReason::Unknown),
-                [UNLIMITED],
-            ),
-            then: Then::Wait(Some(13)),
-        },
-        Row {
-            row: "Open: the lead is below what others may have",
-            keeper: after(then(nothing_known(), [(ahead(OTHERS), fixed(5))])),
-            seen: ahead(NOW + MAX_LEAD),
-            input: fixed(5),
-            shown: OPEN,
-            actions: vec![UNLIMITED, Action::SetLead(LEAD)],
-            then: Then::Wait(Some(13)),
+            actions: then(told(MAX_LEAD, LeadReason::Unknown), [UNLIMITED]),
+            then: Then::Wait(Some(25)),
         },
     ]
 }

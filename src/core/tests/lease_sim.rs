@@ -33,7 +33,7 @@ use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, LeaseRequest, Next, Place, Registry, Reply, Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
-use leaf_id_core::snowflake::{Generator, Stall};
+use leaf_id_core::snowflake::{Full, Generator, Stall};
 use leaf_id_core::state::{Refusal, State};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -248,7 +248,6 @@ struct Message {
 #[derive(Clone, Copy)]
 struct Reserved {
     until_ms: i64,
-    unknown_since_ms: Option<i64>,
     clean: bool,
     original: bool,
 }
@@ -275,6 +274,8 @@ struct Running {
     recorded_until_ms: i64,
     /// A session found the reservation used up.
     wanted: bool,
+    /// A full millisecond that a session waits for.
+    full: Option<Full>,
     /// The pending request, and its timeout.
     asked: Option<i64>,
     /// Effect of an answer that has arrived.
@@ -425,6 +426,7 @@ impl World {
             lease_until_boot_ms: 0,
             recorded_until_ms: 0,
             wanted: false,
+            full: None,
             asked: None,
             heard: Effect::Keep,
         });
@@ -439,7 +441,6 @@ impl World {
             let last = running.generator.close();
             node.disk.reserved = Some(Reserved {
                 until_ms: last.ms,
-                unknown_since_ms: running.generator.lead().unknown_since_ms(),
                 clean: true,
                 original: true,
             });
@@ -516,11 +517,7 @@ impl World {
                         again_ms: None,
                     }
                 }
-                Then::Reserve {
-                    until_ms,
-                    unknown_since_ms,
-                    ..
-                } => Input::Written(self.write(node, until_ms, unknown_since_ms)),
+                Then::Reserve { until_ms, .. } => Input::Written(self.write(node, until_ms)),
                 Then::Wait(_) => return,
             };
         }
@@ -540,7 +537,6 @@ impl World {
                 timeline: 1,
                 original: reserved.original,
                 clean: reserved.clean,
-                unknown_since_ms: reserved.unknown_since_ms,
                 left_behind_until_ms: None,
             },
             worker_id: None,
@@ -558,19 +554,13 @@ impl World {
         }
     }
 
-    fn write(
-        &self,
-        node: &mut Node,
-        until_ms: i64,
-        unknown_since_ms: Option<i64>,
-    ) -> Result<Option<String>, String> {
+    fn write(&self, node: &mut Node, until_ms: i64) -> Result<Option<String>, String> {
         let fails = self.chance(50);
         let is_late = self.broken == Broken::Durable && node.disk.reserved.is_some();
         // A failed write may still have reached the disk.
         if (!fails || self.chance(2)) && !is_late {
             node.disk.reserved = Some(Reserved {
                 until_ms,
-                unknown_since_ms,
                 clean: false,
                 original: true,
             });
@@ -761,10 +751,11 @@ impl World {
     fn issue(&self, number: usize) {
         let nested = self.depth.get();
         let (id, run) = {
-            let Ok(node) = self.nodes[number].try_borrow() else {
+            let Ok(mut node) = self.nodes[number].try_borrow_mut() else {
                 return;
             };
-            let Some(running) = &node.running else {
+            let node = &mut *node;
+            let Some(running) = &mut node.running else {
                 return;
             };
             let until = running.lease_until_boot_ms;
@@ -786,7 +777,12 @@ impl World {
                 },
                 || boot < until,
                 |_| 0,
+                running.full,
             );
+            running.full = match id {
+                Err(Stall::Full(full)) => Some(full),
+                _ => None,
+            };
             (id, node.run)
         };
         if id == Err(Stall::Unreserved) {
@@ -830,7 +826,7 @@ impl World {
             running.recorded_until_ms,
         );
         if let Some(until_ms) = until_ms {
-            let _ = self.write(node, until_ms, lead.unknown_since_ms());
+            let _ = self.write(node, until_ms);
         }
     }
 

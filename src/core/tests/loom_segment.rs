@@ -19,7 +19,7 @@ use leaf_id_core::layout::Layout;
 use leaf_id_core::segment::{
     DoubleBuffer, Miss, Refused, Remainder, Remainders, SegmentRequest, Taken,
 };
-use leaf_id_core::snowflake::{Generator, Lead, Stall};
+use leaf_id_core::snowflake::{Full, Generator, Lead, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -665,7 +665,7 @@ mod snowflake {
     }
 
     fn issue(generator: &Generator, ms: i64, sequence: u16) -> Result<i64, Stall> {
-        let issued = generator.next(|| ms, || true, |_| sequence);
+        let issued = generator.next(|| ms, || true, |_| sequence, None);
         issued.map(|issued| issued.id)
     }
 
@@ -704,9 +704,13 @@ mod snowflake {
                 max_ms: 100,
                 ..Lead::NONE
             });
-            assert_eq!(issue(&generator, 44, 0), Err(Stall::Full(45)));
-            let issuer = |generator: &Generator| {
-                let issued = generator.next(|| 45, || true, |_| 0).unwrap();
+            let full = Full {
+                ms: 50,
+                found_at_ms: 44,
+            };
+            assert_eq!(issue(&generator, 44, 0), Err(Stall::Full(full)));
+            let issuer = move |generator: &Generator| {
+                let issued = generator.next(|| 45, || true, |_| 0, Some(full)).unwrap();
                 assert_eq!(issued.lead_ms, 6);
                 issued.id
             };

@@ -63,7 +63,7 @@ const MEMBER: Member<'static> = Member {
     token: 1,
     ahead_ms: 0,
     max_skew_ms: 1000,
-    max_lead_ms: 15_000,
+    max_lead_ms: 10_000,
     lease_ms: 60_000,
     reserve_ms: 60_000,
     epoch_ms: EPOCH,
@@ -522,7 +522,7 @@ fn one_role_cannot_take_everything() {
             Ok(granted) => {
                 got += 1;
                 assert_eq!(granted.lease_ms, 3_600_000);
-                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 16_000);
+                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 11_000);
             }
             Err(refusal) => {
                 assert_eq!(refusal.status, Status::Full);
@@ -680,7 +680,7 @@ fn nobody_enters_what_belongs_to_another_role() {
     assert!(granted.reserved_until_ms >= now + 30_000);
     // A worker id without a holder may be entered, within bounds and the limit.
     for (until_ms, allowed) in [
-        (now + 3_600_000 + 17_000, true),
+        (now + 3_600_000 + 12_000, true),
         (now + 3_600_000 + 17_001, false),
         (0, false),
     ] {
@@ -715,7 +715,7 @@ fn what_is_asked_for_is_clamped() {
     assert_eq!(decision.reply.max_skew_ms, 1000);
     let granted = decision.reply.outcome.unwrap();
     assert_eq!(granted.lease_ms, 3_600_000);
-    assert_eq!(granted.reserved_until_ms, NOW + 3_616_000);
+    assert_eq!(granted.reserved_until_ms, NOW + 3_611_000);
     assert_eq!(world.row(0).lease_ms, 3_600_000);
     assert_eq!(world.row(0).lease_until_ms, Some(NOW + 3_600_000));
     // The owner may allow more, and a member less.
@@ -750,7 +750,7 @@ fn what_is_asked_for_is_clamped() {
 #[test]
 fn rule_2_a_lead_is_clamped_and_told() {
     let mut world = World::new();
-    for (node, asked_ms, told_ms) in [("a", 3_600_000, 15_000), ("b", 100, 100), ("c", 0, 0)] {
+    for (node, asked_ms, told_ms) in [("a", 3_600_000, 10_000), ("b", 100, 100), ("c", 0, 0)] {
         let greedy = Member {
             max_lead_ms: asked_ms,
             reserve_ms: i64::MAX / 2,
@@ -782,7 +782,7 @@ fn rule_2_what_is_reserved_is_above_the_floor() {
         ..MEMBER
     };
     let before = world.granted(Kind::Claim, led);
-    assert_eq!(before.reserved_until_ms, NOW + 76_000);
+    assert_eq!(before.reserved_until_ms, NOW + 71_000);
     let brief = Member {
         lease_ms: 10_000,
         reserve_ms: 10_000,
@@ -801,7 +801,7 @@ fn rule_2_what_is_reserved_is_above_the_floor() {
     world.pass(3_000);
     let renewed = world.granted(Kind::Renew, renewing);
     assert_eq!(renewed.reserved_until_ms, after.reserved_until_ms);
-    world.pass(17_000);
+    world.pass(12_000);
     let renewing = Member {
         token: 3,
         ..renewing
@@ -874,7 +874,7 @@ fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
         world.refused(Kind::Claim, strict, Status::Grace);
         assert_eq!(world.registry.moved_floor_ms, None);
         world.pass(60_000);
-        let floor_ms = NOW + 60_000 + 17_000;
+        let floor_ms = NOW + 60_000 + 12_000;
         if first == Kind::Renew {
             let renewed = world.granted(Kind::Renew, renewing);
             assert_eq!(renewed.floor_ms, floor_ms);
@@ -913,7 +913,7 @@ fn rule_4_the_floor_is_that_of_the_last_grace() {
     world.refused(Kind::Claim, new, Status::Grace);
     assert_eq!(world.registry.moved_floor_ms, None);
     world.pass(60_000);
-    let floor_ms = NOW + 180_000 + 17_000;
+    let floor_ms = NOW + 180_000 + 12_000;
     assert_eq!(world.granted(Kind::Claim, new).floor_ms, floor_ms);
     // To a server whose clock is behind by more than allowed.
     let mut behind = world.fail_over(&world, 100_000);
@@ -973,7 +973,7 @@ fn a_moved_registrys_floor_is_above_the_largest_skew() {
     );
     world.pass(60_000);
     let granted = world.granted(Kind::Claim, strict);
-    assert_eq!(granted.floor_ms, NOW + 60_000 + 17_000);
+    assert_eq!(granted.floor_ms, NOW + 60_000 + 12_000);
     assert_eq!(world.registry.grace, None);
 }
 

@@ -46,7 +46,6 @@ fn stored(reserved_until_ms: i64) -> Stored {
         timeline: START.timeline,
         original: true,
         clean: false,
-        unknown_since_ms: None,
         left_behind_until_ms: None,
     }
 }
@@ -94,21 +93,6 @@ fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
     // Its author has led by more.
     for file in foreign(NOW + OTHERS + 1) {
         assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS + 1), "{file:?}");
-    }
-}
-
-#[test]
-fn only_the_own_file_says_what_was_issued() {
-    let unknown = |file| reservation::floor(START, file).map(|floor| floor.unknown_since_ms);
-    let known = stored(NOW);
-    assert_eq!(unknown(Some(known)), Ok(None));
-    let passed_on = Stored {
-        unknown_since_ms: Some(NOW - 9),
-        ..known
-    };
-    assert_eq!(unknown(Some(passed_on)), Ok(Some(NOW - 9)));
-    for file in foreign(NOW).into_iter().map(Some).chain([None]) {
-        assert_eq!(unknown(file), Ok(Some(NOW)));
     }
 }
 
@@ -278,7 +262,6 @@ fn a_new_cluster_starts_at_its_clock() {
         Ok(Floor {
             ms: NOW,
             reason: Reason::NewCluster,
-            unknown_since_ms: None
         })
     );
     for file in foreign(NOW) {
@@ -349,11 +332,11 @@ mod target {
     /// Otherwise a crash each second would increase the lead until nothing is issued.
     #[test]
     fn not_so_far_that_a_crash_could_not_be_survived() {
-        let most = NOW + LEAD - 25;
+        let most = NOW + LEAD - 50;
         assert_eq!(TERMS.target(NOW, NOW + LEAD - RESERVATION), most);
         assert_eq!(TERMS.target(NOW, NOW + LEAD - 200), most);
         // The min reservation applies to the current position.
-        assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 25);
+        assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 50);
         let mut last = NOW;
         for crash in 0..1_000 {
             let now = NOW + crash * 300;
@@ -368,8 +351,8 @@ mod target {
             configured_lead_ms: 5,
             ..TERMS
         };
-        assert_eq!(terms.target(NOW, NOW - 9_000), NOW + 100);
-        assert_eq!(terms.target(NOW, NOW + 3), NOW + 28);
+        assert_eq!(terms.target(NOW, NOW - 9_000), NOW + 50);
+        assert_eq!(terms.target(NOW, NOW + 3), NOW + 53);
         let short = Terms {
             reservation_ms: 10,
             ..terms
@@ -383,29 +366,21 @@ mod target {
             granted_lead_ms,
             ..TERMS
         };
-        let leads = |terms: Terms| {
-            (
-                terms.lead(None, 0).bound_ms(NOW),
-                terms.lead(Some(NOW), 0).bound_ms(NOW),
-            )
-        };
-        assert_eq!(leads(granted(i64::MAX)), (LEAD, OTHERS));
-        // Clocks may differ by the difference of the two.
-        assert_eq!(leads(granted(OTHERS)), (LEAD, OTHERS));
-        assert_eq!(leads(granted(12_000)), (12_000 - RESERVATION, 12_000));
-        assert_eq!(leads(granted(3_000)), (0, 3_000));
+        assert_eq!(granted(i64::MAX).lead(0).max_ms, LEAD);
+        assert_eq!(granted(LEAD + 1).lead(0).max_ms, LEAD);
+        assert_eq!(granted(3_000).lead(0).max_ms, 3_000);
     }
 
     #[test]
     fn a_burst_leaves_room_for_a_crash() {
         for (wanted, burst) in [(0, 0), (100, 100), (LEAD, LEAD - RESERVATION), (-1, 0)] {
-            assert_eq!(TERMS.lead(None, wanted).burst_ms, burst);
+            assert_eq!(TERMS.lead(wanted).burst_ms, burst);
         }
         let small = Terms {
             configured_lead_ms: 5,
             ..TERMS
         };
-        assert_eq!(small.lead(None, 100).burst_ms, 0);
+        assert_eq!(small.lead(100).burst_ms, 0);
     }
 }
 
@@ -418,15 +393,6 @@ mod opening {
         Floor {
             ms,
             reason: Reason::Crash,
-            unknown_since_ms: None,
-        }
-    }
-
-    const fn unknown(ms: i64) -> Floor {
-        Floor {
-            ms,
-            reason: Reason::NoFile,
-            unknown_since_ms: Some(NOW),
         }
     }
 
@@ -434,10 +400,9 @@ mod opening {
     const FREE: Opening = Opening {
         now_ms: NOW,
         last_ms: NOW - 100_000,
-        last_unknown_since_ms: None,
         floor: Some(own(NOW - 50_000)),
         granted_floor_ms: None,
-        other_worker_id: false,
+        others_floor_ms: None,
         retired_until_ms: None,
         terms: TERMS,
     };
@@ -501,8 +466,7 @@ mod opening {
                     ..FREE
                 },
             ] {
-                let floor = above(opening).unwrap();
-                assert_eq!((floor.ms, floor.unknown_since_ms), (ms, None), "{ahead}");
+                assert_eq!(above_ms(opening), Some(ms), "{ahead}");
             }
         }
     }
@@ -527,68 +491,43 @@ mod opening {
         assert!(matches!(absurd.decide(), Decision::WaitOut { .. }));
     }
 
-    /// And leads by more than other runs may, temporarily.
+    /// Another server may have used it, or whatever ran here before.
     #[test]
-    fn a_run_that_knows_nothing_opens_above_all_that_others_may_have_issued() {
-        let of = |floor| Opening {
-            floor: Some(floor),
+    fn a_floor_above_others_is_waited_for_once() {
+        let floor = floor_of(Reason::NoFile);
+        let others_floor_ms = Some(floor.ms);
+        for opening in [
+            Opening {
+                floor: Some(floor),
+                ..FREE
+            },
+            Opening {
+                others_floor_ms,
+                ..FREE
+            },
+        ] {
+            let until_ms = NOW + RESERVATION;
+            assert_eq!(opening.decide(), Decision::WaitOut { until_ms });
+            let now_ms = until_ms;
+            let waited = Opening { now_ms, ..opening };
+            let Decision::Open { floor: opened, .. } = waited.decide() else {
+                panic!("{:?}", waited.decide());
+            };
+            assert_eq!(opened.ms, floor.ms);
+        }
+        let other = Opening {
+            now_ms: NOW + RESERVATION,
+            others_floor_ms,
             ..FREE
         };
-        assert_eq!(
-            above(of(unknown(NOW + OTHERS))),
-            Some(unknown(NOW + OTHERS))
-        );
-        let until_ms = NOW + 1;
-        let further = of(unknown(NOW + OTHERS + 1));
-        assert_eq!(further.decide(), Decision::WaitOut { until_ms });
-        // The extra lead shrinks half as fast as time passes, across a crash, too.
-        let since = |ago_ms| Opening {
-            last_ms: NOW + OTHERS - 100,
-            floor: Some(Floor {
-                unknown_since_ms: Some(NOW - ago_ms),
-                ..own(NOW)
-            }),
-            ..FREE
-        };
-        assert!(above(since(200)).is_some());
-        let until_ms = NOW + 1;
-        assert_eq!(since(202).decide(), Decision::WaitOut { until_ms });
-        // In the end the normal max lead remains.
-        let later = above(of(unknown(NOW + LEAD))).unwrap();
-        assert_eq!(later.unknown_since_ms, None);
-        let told = Opening {
-            floor: None,
-            granted_floor_ms: Some(NOW + LEAD + 1),
-            ..FREE
-        };
-        assert_eq!(above(told).unwrap().unknown_since_ms, Some(NOW));
-        let terms = Terms {
-            granted_lead_ms: LEAD,
-            ..TERMS
-        };
-        let told = Opening { terms, ..told };
-        assert_eq!(told.decide(), Decision::WaitOut { until_ms });
+        let expected = floor_of(Reason::OtherWorkerId);
+        assert!(matches!(other.decide(), Decision::Open { floor, .. } if floor == expected));
     }
 
-    /// Another server may have used it until now.
-    #[test]
-    fn another_worker_id_is_as_one_of_an_unknown_predecessor() {
-        let other = Opening {
-            other_worker_id: true,
-            ..FREE
-        };
-        let expected = Floor {
-            ms: NOW + OTHERS,
-            reason: Reason::OtherWorkerId,
-            unknown_since_ms: Some(NOW),
-        };
-        assert_eq!(above(other), Some(expected));
-        // Twice in a row, too.
-        let again = Opening {
-            last_ms: NOW + OTHERS - 1,
-            ..other
-        };
-        assert_eq!(above(again), Some(expected));
+    fn floor_of(reason: Reason) -> Floor {
+        let ms = TERMS.above_others_ms(NOW);
+        assert_eq!(ms, NOW + OTHERS);
+        Floor { ms, reason }
     }
 }
 
@@ -642,9 +581,9 @@ mod renewal {
             reserved_until_ms: last_ms + left,
             ..most(left, wanted)
         };
-        assert_eq!(most(13, false).decide(), Renew::Later(Some(1)));
-        assert_eq!(most(12, false).decide(), Renew::Until(last_ms + 25));
-        assert_eq!(most(25, true).decide(), Renew::Enough);
+        assert_eq!(most(26, false).decide(), Renew::Later(Some(1)));
+        assert_eq!(most(25, false).decide(), Renew::Until(last_ms + 50));
+        assert_eq!(most(50, true).decide(), Renew::Enough);
     }
 
     #[test]
@@ -694,6 +633,6 @@ mod renewal {
         assert_eq!(late(NOW, NOW + 3, NOW + 3), None);
         // Also while ids lead the clock, or calls would hang.
         let last = NOW + 7_000;
-        assert_eq!(late(last, last, i64::MAX), Some(NOW + LEAD - 25));
+        assert_eq!(late(last, last, i64::MAX), Some(NOW + LEAD - 50));
     }
 }

@@ -19,7 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
 use leaf_id_core::layout::{Layout, Parts};
-use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, Generator, Issued, Lead, START_SPREAD, Stall};
+use leaf_id_core::snowflake::{
+    DEFAULT_EPOCH_MS, Full, Generator, Issued, Lead, START_SPREAD, Stall,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -46,13 +48,16 @@ fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
 
 /// The first id of a millisecond, with this sequence.
 fn slowly(generator: &Generator, ms: i64, start: u16) -> Result<i64, Stall> {
-    let issued = generator.next(|| ms, || true, |_| start);
+    let issued = generator.next(|| ms, || true, |_| start, None);
     issued.map(|issued| issued.id)
 }
 
-/// A full millisecond; the next one begins at that time.
-fn full(until_ms: i64) -> Result<i64, Stall> {
-    Err(Stall::Full(until_ms))
+/// The millisecond is full; the next one may begin at that time.
+fn full(generator: &Generator, until_ms: i64) -> Result<i64, Stall> {
+    Err(Stall::Full(Full {
+        ms: generator.last().ms,
+        found_at_ms: until_ms - 1,
+    }))
 }
 
 fn parts(id: i64) -> Parts {
@@ -150,7 +155,7 @@ mod issuing {
             assert_eq!(at_once(1_000), Some(first + sequence));
         }
         assert_eq!(at_once(1_000), None);
-        assert_eq!(at(&generator, 1_000), full(1_001));
+        assert_eq!(at(&generator, 1_000), full(&generator, 1_001));
         let id = at(&generator, 1_001).unwrap();
         generator.close();
         assert_eq!(at_once(1_001), None);
@@ -188,8 +193,12 @@ mod issuing {
             assert!(id > last);
             last = id;
         }
-        assert_eq!(at(&generator, 1_000), full(1_001));
-        assert_eq!(at(&generator, 1_000), full(1_001), "never into the next");
+        assert_eq!(at(&generator, 1_000), full(&generator, 1_001));
+        assert_eq!(
+            at(&generator, 1_000),
+            full(&generator, 1_001),
+            "never into the next"
+        );
         assert!(at(&generator, 1_001).unwrap() > last);
     }
 
@@ -209,7 +218,7 @@ mod issuing {
     #[test]
     fn without_a_lease_no_millisecond_begins() {
         let generator = open_before(1_000);
-        let unleased = |ms| generator.next(|| ms, || false, |_| 0);
+        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
         assert_eq!(unleased(1_000), Err(Stall::Unleased));
         let first = at(&generator, 1_000).unwrap();
         // The check is not repeated within a millisecond.
@@ -258,6 +267,7 @@ mod issuing {
                 most = spread;
                 0
             },
+            None,
         );
         assert_eq!(most, 15, "a quarter of them");
         let first = first.unwrap().id;
@@ -270,7 +280,7 @@ mod issuing {
         for sequence in 1..64 {
             assert_eq!(at(&generator, 1_000), Ok(first + sequence));
         }
-        assert_eq!(at(&generator, 1_000), full(1_001));
+        assert_eq!(at(&generator, 1_000), full(&generator, 1_001));
     }
 
     #[test]
@@ -279,13 +289,13 @@ mod issuing {
         let last = slowly(&generator, MAX_MS, MAX_SEQUENCE).unwrap();
         assert_eq!(last >> 22, MAX_MS);
         assert!(last > 0);
-        assert_eq!(at(&generator, MAX_MS), full(MAX_MS + 1));
+        assert_eq!(at(&generator, MAX_MS), full(&generator, MAX_MS + 1));
         assert_eq!(at(&generator, MAX_MS + 1), Err(Stall::EndOfTime));
         assert_eq!(at(&generator, i64::MAX), Err(Stall::EndOfTime));
         generator.open(WORKER, i64::MAX);
         assert_eq!(
             at(&generator, MAX_MS),
-            full(MAX_MS + 1),
+            full(&generator, MAX_MS + 1),
             "no floor goes beyond"
         );
     }
@@ -308,6 +318,7 @@ mod issuing {
             },
             || true,
             |_| 0,
+            None,
         );
         assert_eq!(id.map(|issued| issued.id), Ok(other.unwrap() + 1));
     }
@@ -320,9 +331,7 @@ mod lead {
     use super::*;
 
     const LEAD: Lead = Lead {
-        max_ms: 100,
-        extra_ms: 50,
-        since_ms: 900,
+        max_ms: 150,
         burst_ms: 0,
     };
 
@@ -338,11 +347,21 @@ mod lead {
     }
 
     fn next(generator: &Generator, now_ms: i64) -> Result<Issued, Stall> {
-        generator.next(|| now_ms, || true, |_| 0)
+        generator.next(|| now_ms, || true, |_| 0, None)
     }
 
-    /// Takes the rest of the millisecond.
+    /// Issues like a session that found the millisecond full one tick ago.
+    fn waited(generator: &Generator, now_ms: i64) -> Result<Issued, Stall> {
+        let full = Full {
+            ms: generator.last().ms,
+            found_at_ms: now_ms - 1,
+        };
+        generator.next(|| now_ms, || true, |_| 0, Some(full))
+    }
+
+    /// Begins the next millisecond, and takes all of it.
     fn fill(generator: &Generator, now_ms: i64) {
+        waited(generator, now_ms).unwrap();
         while next(generator, now_ms).is_ok() {}
     }
 
@@ -351,7 +370,7 @@ mod lead {
         let generator = opened_at(999, LEAD);
         let id = at(&generator, 1_000).unwrap();
         for (count, now) in [(1, 999), (2, 900), (3, 850)] {
-            let next = generator.next(|| now, || true, |_| 7);
+            let next = generator.next(|| now, || true, |_| 7, None);
             assert_eq!(next, issued(id + count, 1_000 - now));
         }
         assert_eq!(at(&generator, 849), Err(Stall::TooFarAhead(1)));
@@ -363,81 +382,32 @@ mod lead {
     #[test]
     fn a_full_millisecond_waits_for_the_tick_after_it_was_found_full() {
         let generator = opened_at(1_000, LEAD);
-        assert_eq!(at(&generator, 950), full(951));
-        assert_eq!(at(&generator, 950), full(951), "no tick");
-        let id = next(&generator, 951).unwrap();
+        assert_eq!(at(&generator, 950), full(&generator, 951));
+        let found = |found_at_ms| {
+            let full = Full {
+                ms: 1_000,
+                found_at_ms,
+            };
+            generator.next(|| 951, || true, |_| 0, Some(full))
+        };
+        for found_at_ms in [951, 952] {
+            let stall = found(found_at_ms).map(|id| id.id);
+            assert_eq!(stall, full(&generator, 952), "no tick, or set back since");
+        }
+        let id = found(950).unwrap();
         assert_eq!((parts(id.id).ms, id.lead_ms), (1_001, 50));
-    }
-
-    #[test]
-    fn a_full_millisecond_waits_for_the_tick_after_it_was_begun() {
-        let generator = opened_at(1_000, LEAD);
-        assert_eq!(at(&generator, 950), full(951));
-        fill(&generator, 951);
-        assert_eq!(at(&generator, 951), full(952), "no tick");
-        assert_eq!(generator.last().ms, 1_001);
-        // First found full only now, but begun at 952: no wait.
-        for now in [952, 960] {
-            let id = next(&generator, now).unwrap();
-            assert_eq!(
-                (parts(id.id).ms, id.lead_ms),
-                (generator.last().ms, id.lead_ms)
-            );
-            while generator.last().sequence < MAX_SEQUENCE {
-                next(&generator, now).unwrap();
-            }
-        }
-        assert_eq!(generator.last().ms, 1_003);
-        assert_eq!(
-            at(&generator, 960),
-            full(961),
-            "late ones bring one at a time"
-        );
-    }
-
-    #[test]
-    fn a_clock_that_is_set_back_ticks_anew() {
-        let generator = opened_at(1_000, LEAD);
-        assert_eq!(at(&generator, 990), full(991));
-        fill(&generator, 991);
-        assert_eq!(at(&generator, 950), full(951));
-        assert_eq!(next(&generator, 951).map(|id| id.lead_ms), Ok(51));
-        // Wraparound of the low bits of the clock and of ids.
-        for ms in [i64::from(u32::MAX), 1 << 31, 1 << 32] {
-            let generator = opened_at(ms, LEAD);
-            assert_eq!(at(&generator, ms - 1), full(ms));
-            assert_eq!(next(&generator, ms).map(|id| id.lead_ms), Ok(1), "{ms}");
-        }
+        // Another session has filled that one since.
+        while next(&generator, 951).is_ok() {}
+        let stall = found(950).map(|id| id.id);
+        assert_eq!(stall, full(&generator, 952));
     }
 
     #[test]
     fn nothing_is_issued_beyond_the_bound() {
         let generator = opened_at(1_000, LEAD);
-        assert_eq!(at(&generator, 840), full(841));
-        assert_eq!(next(&generator, 841), Err(Stall::TooFarAhead(10)));
-        assert!(next(&generator, 851).is_ok());
-    }
-
-    /// Whatever is issued meanwhile, or reserved and lost in a crash.
-    #[test]
-    fn what_is_more_than_the_most_melts_half_as_fast_as_time_passes() {
-        for (now, bound) in [
-            (0, 150),
-            (900, 150),
-            (902, 149),
-            (998, 101),
-            (1_000, 100),
-            (9_000, 100),
-        ] {
-            assert_eq!(LEAD.bound_ms(now), bound, "at {now}");
-        }
-        let generator = opened_at(1_060, LEAD);
-        assert_eq!(at(&generator, 920), full(921));
-        assert_eq!(next(&generator, 921).map(|id| id.lead_ms), Ok(140));
-        assert_eq!(next(&generator, 922).map(|id| id.lead_ms), Ok(139));
-        generator.open(WORKER, 1_070);
-        assert_eq!(at(&generator, 922), full(923));
-        assert_eq!(next(&generator, 924), Err(Stall::TooFarAhead(9)));
+        assert_eq!(at(&generator, 850), full(&generator, 851));
+        assert_eq!(waited(&generator, 841), Err(Stall::TooFarAhead(10)));
+        assert!(waited(&generator, 851).is_ok());
     }
 
     #[test]
@@ -446,19 +416,18 @@ mod lead {
         generator.set_lead(LEAD);
         generator.reserve(1_001);
         generator.open(WORKER, 1_000);
-        assert_eq!(at(&generator, 950), full(951));
-        let id = next(&generator, 951).unwrap().id;
         fill(&generator, 951);
-        assert_eq!(next(&generator, 952), Err(Stall::Unreserved));
+        let last = generator.last();
+        assert_eq!(waited(&generator, 952), Err(Stall::Unreserved));
         generator.reserve(1_002);
-        assert!(next(&generator, 952).unwrap().id > id);
+        assert!(parts(waited(&generator, 952).unwrap().id).ms > last.ms);
     }
 
     #[test]
     fn in_the_lead_the_lease_is_asked_for_at_every_id() {
         let generator = opened_at(999, LEAD);
         let id = at(&generator, 1_000).unwrap();
-        let unleased = |ms| generator.next(|| ms, || false, |_| 0);
+        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
         assert_eq!(unleased(999), Err(Stall::Unleased));
         assert_eq!(unleased(1_000), issued(id + 1, 0));
     }
@@ -469,6 +438,7 @@ mod lead {
         let mut random = StdRng::seed_from_u64(seed);
         let generator = opened_at(999, LEAD);
         let (mut now, mut most, mut last) = (1_000, 0, 0);
+        let mut full = None;
         for _ in 0..200_000 {
             match random.random_range(0..20_000) {
                 // A fault determines the lead.
@@ -479,7 +449,7 @@ mod lead {
                 1..2_000 => now += 1,
                 _ => {}
             }
-            match generator.next(|| now, || true, |_| 4_000) {
+            match generator.next(|| now, || true, |_| 4_000, full) {
                 Ok(Issued { id, lead_ms }) => {
                     assert!(lead_ms <= most, "{lead_ms} ahead, {most} before");
                     // A millisecond keeps the lead it began with.
@@ -488,7 +458,11 @@ mod lead {
                     }
                     last = parts(id).ms;
                 }
-                Err(Stall::Full(_)) => {}
+                Err(Stall::Full(found)) => {
+                    full = full
+                        .filter(|before: &Full| before.ms == found.ms)
+                        .or(Some(found));
+                }
                 Err(Stall::TooFarAhead(_)) => now += 1,
                 Err(other) => panic!("{other:?}"),
             }
@@ -504,19 +478,19 @@ mod lead {
         let generator = opened_at(999, lead);
         let mut before = 0;
         for count in 0..4 * 4_096 {
-            let next = generator.next(|| 1_000, || true, |_| 0).unwrap();
+            let next = generator.next(|| 1_000, || true, |_| 0, None).unwrap();
             assert!(next.id > before);
             before = next.id;
             assert_eq!(next.lead_ms, count / 4_096);
         }
-        assert_eq!(at(&generator, 1_000), full(1_001));
+        assert_eq!(at(&generator, 1_000), full(&generator, 1_001));
         assert_eq!(parts(at(&generator, 1_001).unwrap()).ms, 1_004);
         // Never beyond the bound.
         let generator = opened_at(999, Lead { max_ms: 0, ..lead });
         for _ in 0..4_096 {
             at(&generator, 1_000).unwrap();
         }
-        assert_eq!(at(&generator, 1_000), full(1_001));
+        assert_eq!(at(&generator, 1_000), full(&generator, 1_001));
     }
 }
 
@@ -571,6 +545,7 @@ mod closing {
                 }
                 0
             },
+            None,
         );
         assert_eq!(id, Err(Stall::Unreserved));
     }
@@ -584,15 +559,15 @@ mod closing {
         generator.open(WORKER, 900);
         assert_eq!(
             at(&generator, 1_000),
-            full(1_001),
+            full(&generator, 1_001),
             "a lower floor does not lower it"
         );
         assert!(at(&generator, 1_001).unwrap() > before);
         generator.open(WORKER, 3_000);
-        assert_eq!(at(&generator, 2_999), full(3_000));
+        assert_eq!(at(&generator, 2_999), full(&generator, 3_000));
         assert_eq!(
             at(&generator, 3_000),
-            Err(Stall::TooFarAhead(1)),
+            full(&generator, 3_001),
             "the floor itself neither"
         );
         assert_eq!(parts(at(&generator, 3_001).unwrap()).ms, 3_001);
@@ -641,6 +616,7 @@ mod closing {
             },
             || true,
             |_| 0,
+            None,
         );
         assert_eq!(parts(id.unwrap().id).worker_id, 9);
     }
@@ -656,7 +632,7 @@ mod closing {
         assert_eq!(generator.reserved_until(), 500);
         generator.reserve(600);
         generator.open(WORKER + 1, 500);
-        assert_eq!(at(&generator, 500), full(501));
+        assert_eq!(at(&generator, 500), full(&generator, 501));
         let id = at(&generator, 502).unwrap();
         assert!(id < ahead);
         assert_eq!((parts(id).ms, parts(id).worker_id), (502, WORKER + 1));
@@ -677,8 +653,6 @@ mod threads {
     const IDS: usize = 15_000;
     const LEAD: Lead = Lead {
         max_ms: 60,
-        extra_ms: 0,
-        since_ms: 0,
         burst_ms: 3,
     };
 
@@ -692,12 +666,13 @@ mod threads {
 
     impl World {
         fn issue(&self, random: &mut StdRng) -> i64 {
+            let mut full = None;
             loop {
                 let floor = self.returned.load(Ordering::SeqCst);
                 let start = random.random_range(0..START_SPREAD);
                 let now = || self.clock.load(Ordering::SeqCst);
                 let issued = self.generator.next_at_once(now).map_or_else(
-                    || self.generator.next(now, || true, |_| start),
+                    || self.generator.next(now, || true, |_| start, full),
                     |id| Ok(Issued { id, lead_ms: 0 }),
                 );
                 match issued {
@@ -714,7 +689,11 @@ mod threads {
                         }
                         return id;
                     }
-                    Err(Stall::Full(_) | Stall::TooFarAhead(_)) => {
+                    Err(stall @ (Stall::Full(_) | Stall::TooFarAhead(_))) => {
+                        full = match stall {
+                            Stall::Full(found) => Some(found),
+                            _ => None,
+                        };
                         self.clock.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(Stall::Unreserved) => {

@@ -157,8 +157,11 @@ impl Case {
         };
         let mut session = primary.session();
         session.be_patient();
+        clock.set(ahead_ms);
+        let begin_ms = clock.now_ms();
         for passed_ms in (0..=SPREAD_MS).step_by(20) {
-            clock.set(ahead_ms + passed_ms);
+            // However long the calls take.
+            clock.set(clock.ahead_ms() + begin_ms + passed_ms - clock.now_ms());
             issued.extend(session.ids("SELECT leaf_snowflake_next_batch(1000)"));
         }
         clock.set(MINUTE_MS);

@@ -1,7 +1,7 @@
 //! Would catch: a fault after which snowflake ids are not available at once (I10), or repeat or go
 //! back (I3, I4, I7): a crash, a promotion, a restored backup, a clock set back, and any two of
 //! them in a row. With a fixed worker id, a server that was promoted or restored issues above all
-//! ids of its predecessor.
+//! ids of its predecessor, after one reservation.
 //!
 //! Durations are printed. The assertion is that a server did not wait without need; before the
 //! logical clock, it waited up to five seconds.
@@ -59,6 +59,8 @@ impl Fault {
     /// Time limit for the first id after this fault, given the previous one.
     fn may_take(self, before: Option<Self>) -> Duration {
         match (before, self) {
+            // It waits for one reservation, with the defaults.
+            (_, fault) if fault.forgets() => AT_ONCE + AT_ONCE,
             // Its ids lead the clock by the max lead.
             (Some(before), Self::SetClockBack(ms)) if before.forgets() && ms >= 1000 => {
                 Duration::from_millis(ms.into()) + AT_ONCE

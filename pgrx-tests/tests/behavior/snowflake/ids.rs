@@ -85,6 +85,9 @@ fn ids_follow_the_order_of_calls_across_sessions_and_worker_ids() {
         || {
             worker = (worker + 77) % 1024;
             server.set("leaf_id.worker_id", &worker.to_string());
+            wait_until(LIMIT, "the new worker id", || {
+                worker_of(next(&mut a)) == worker
+            });
         },
         || {
             in_threads(6, |i| {

@@ -28,8 +28,14 @@ impl Leading {
             _ if above.ms <= now_ms => LeadReason::ClockSetBack,
             Reason::Crash => LeadReason::Crash,
             Reason::Registry => LeadReason::Registry,
-            _ if above.unknown_since_ms.is_some() => LeadReason::Unknown,
-            _ => LeadReason::EarlierIds,
+            Reason::CleanStop | Reason::LauncherRestart | Reason::Reset | Reason::NewCluster => {
+                LeadReason::EarlierIds
+            }
+            Reason::NoFile
+            | Reason::CopiedFile
+            | Reason::NewTimeline
+            | Reason::OtherCluster
+            | Reason::OtherWorkerId => LeadReason::Unknown,
         };
     }
 

@@ -192,8 +192,6 @@ pub enum Then {
         worker_id: u16,
         /// No id will have a later timestamp.
         until_ms: i64,
-        /// See [`Stored::unknown_since_ms`].
-        unknown_since_ms: Option<i64>,
     },
     /// End of the turn. The next one is due after this many milliseconds, or on an event.
     Wait(Option<i64>),
