@@ -108,7 +108,7 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
     })?;
     let mark = mark::lock_in(&MARKS, &Value::Text(series))?;
     let last = stored.bigint(LAST_NUMBER).unwrap_or(MAX);
-    let number = row::first(last + 1, mark.high(), 0);
+    let number = row::next(last + 1, mark.high(), 0);
     if number > MAX {
         return Err(Failure::Gapless(GaplessError::EndOfSeries {
             series: pg::shown(series),

@@ -1,6 +1,7 @@
 //! The triggers of leaf_id.leaf_alloc, which detect edits of tags, and helpers of the functions that
 //! edit them.
 
+use leaf_id_core::row::{LastClaim, Row};
 use leaf_id_core::step::Limits;
 use pgrx::prelude::*;
 use pgrx::{PgLogLevel, pg_sys};
@@ -9,9 +10,9 @@ use super::call::{bigint, finish, tag, text};
 use crate::error::Failure;
 use crate::pg::{self, Privilege, RawDatum, TriggerCall};
 use crate::shmem::{self, Tag};
-use crate::tags::heap::{self, ALLOC, AllocRow, Edit, LastClaim};
+use crate::tags::heap::{self, ALLOC, AllocRow, Edit};
 use crate::tags::trigger::{self, Merged};
-use crate::tags::{rights, transaction};
+use crate::tags::{claim, rights, transaction};
 
 /// # Safety
 /// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before the
@@ -46,8 +47,8 @@ fn is_readable(call: &TriggerCall<'_>) -> bool {
 fn edit(call: &TriggerCall<'_>) -> Edit {
     Edit {
         relation: call.relation(),
-        old: call.old().as_ref().map(AllocRow::of),
-        new: call.new_row().as_ref().map(AllocRow::of),
+        old: call.old().as_ref().and_then(AllocRow::of),
+        new: call.new_row().as_ref().and_then(AllocRow::of),
         replica: pg::replica_role(),
     }
 }
@@ -68,8 +69,10 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
             return call.none();
         }
     }
-    let stamp = finish(trigger::stamp(&edit));
-    call.with(&stamp.changes())
+    match finish(trigger::stamp(&edit)) {
+        Some(row) => call.with(&heap::changes(&row)),
+        None => call.unchanged(),
+    }
 }
 
 #[pg_extern(sql = false)]
@@ -102,17 +105,24 @@ fn leaf_skip(
     timeline: i32,
     largest_claim: i32,
 ) -> i64 {
-    let ids = |number: i32| u32::try_from(number).unwrap_or(0);
-    let limits = Limits {
-        step: ids(step),
-        max_step: ids(max_step),
+    let number = |number: i32| u32::try_from(number).unwrap_or(0);
+    let row = Row {
+        max_id: 0,
+        max_value: 0,
+        limits: Limits {
+            step: number(step),
+            max_step: number(max_step),
+        },
+        incarnation: 0,
+        last_claim: LastClaim {
+            system: system_identifier.cast_unsigned(),
+            timeline: timeline.cast_unsigned(),
+            largest: number(largest_claim),
+        },
+        server: None,
+        server_incarnation: 0,
     };
-    let last_claim = LastClaim {
-        system_identifier,
-        timeline,
-        largest_claim,
-    };
-    bigint(last_claim.skip(limits))
+    bigint(claim::skip(&row))
 }
 
 #[pg_extern(strict, stable, parallel_restricted, sql = false)]

@@ -69,7 +69,7 @@ pub struct RemoteRequest {
 /// Outcome of a request.
 pub enum RemoteOutcome {
     /// The server has claimed ids.
-    Answered(Received),
+    Answered(Box<Received>),
     /// The server has refused, for a reason specific to the tag.
     Refused(RemoteError),
     /// The request was not sent in time, or its row was edited. Read the row again.
@@ -451,11 +451,11 @@ impl SourceServer {
 impl Asked {
     fn outcome(&self, rows: &Rows) -> RemoteOutcome {
         match answer(rows, self.ids) {
-            Ok(answer) => RemoteOutcome::Answered(Received {
+            Ok(answer) => RemoteOutcome::Answered(Box::new(Received {
                 source: self.queued.request.source,
                 answer,
                 step: self.step,
-            }),
+            })),
             Err(error) => RemoteOutcome::Refused(error),
         }
     }
@@ -467,15 +467,15 @@ impl RemoteRequest {
     /// away says nothing about consumption.
     fn size(&self, area: &Area) -> (u32, u32) {
         let (state, _) = area.look(self.slot);
-        let pace = if state.row_incarnation == self.source.row_incarnation {
+        let pace = if state.row_incarnation == self.source.row.incarnation {
             state.pace
         } else {
             Pace::default()
         };
         let starved = self.slot.starved.load(Ordering::Relaxed) != 0;
-        let limits = self.source.limits;
+        let limits = self.source.row.limits;
         let step = pace.next(claim::asked_ms(self.slot), starved, limits);
-        let is_at_end = self.source.max_id > self.source.max_value;
+        let is_at_end = self.source.row.max_id > self.source.row.max_value;
         let was_unusable = self.slot.unusable.load(Ordering::Relaxed) != 0;
         let ids = if is_at_end || was_unusable {
             // Only probe whether that has changed, and leave the ids to other members.

@@ -186,7 +186,7 @@ fn find_slot(
 
 /// Checks that the caller may issue ids of an existing tag.
 pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
-    let row = see_row(key, deadline)?.row;
+    let row = see_row(key, deadline)?.alloc;
     if rights::caller_may_issue(key.relation, &row.granted_to) {
         Ok(())
     } else {
@@ -224,14 +224,14 @@ fn look<T>(
 }
 
 fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
-    let row = see_row(key, deadline)?;
+    let seen = see_row(key, deadline)?;
     // Written by the open transaction (in a parallel worker, the leader's): no allocator can see
     // the row, and it would wait for our lock.
-    if row.ours {
+    if seen.ours {
         return Err(changed(key));
     }
     // Before evicting another tag's slot.
-    if !rights::caller_may_issue(key.relation, &row.row.granted_to) {
+    if !rights::caller_may_issue(key.relation, &seen.alloc.granted_to) {
         return Err(Failure::TagForbidden { tag: name(key) });
     }
     loop {
@@ -243,7 +243,7 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
             slot_ref
                 .slot
                 .max_step
-                .store(row.row.limits.max_step, Ordering::Relaxed);
+                .store(seen.alloc.row.limits.max_step, Ordering::Relaxed);
             return Ok(slot_ref);
         }
         if deadline.left_ms().is_none() {
@@ -342,7 +342,7 @@ fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Re
     if n <= slot_ref.slot.max_step.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let row = see_row(key, deadline)?.row.limits.max_step;
+    let row = see_row(key, deadline)?.alloc.row.limits.max_step;
     let max_step = match slot_ref.slot.server_max_step.load(Ordering::Relaxed) {
         0 => row,
         there => row.min(there),

@@ -6,11 +6,11 @@
 //! server's, never in that of a session that continues: its rollback would return the range to the
 //! table while ids from it are issued (I2).
 
-use leaf_id_core::row as rules;
-use leaf_id_core::step::{self, Decay, Limits, Pace};
+use leaf_id_core::row::{self, Here, Row};
+use leaf_id_core::step::{Decay, Pace};
 use serde::{Deserialize, Serialize};
 
-use super::heap::{self, AllocRow, LastClaim};
+use super::heap::{self, AllocRow};
 use super::rights;
 use super::{mark, opaque};
 use crate::error::{Failure, OpaqueError, RefillError};
@@ -43,7 +43,7 @@ pub enum Unclaimed {
     /// waited for its lock.
     Tag(RefillError),
     /// The ids come from another server.
-    Sourced(TagSource),
+    Sourced(Box<TagSource>),
     /// A synchronous standby has not acknowledged the claim.
     Unacknowledged(Claimed),
     /// PostgreSQL has raised an error.
@@ -62,21 +62,13 @@ impl From<RefillError> for Unclaimed {
     }
 }
 
-/// Row of a sourced tag.
+/// Source of a tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TagSource {
     /// Foreign server.
     pub server: Name,
-    /// `incarnation` of the local row.
-    pub row_incarnation: i64,
-    /// `incarnation` of the source server's row that the last segment came from; 0 if none.
-    pub server_incarnation: i64,
-    /// One past the highest id received from there.
-    pub max_id: i64,
-    /// Largest valid id.
-    pub max_value: i64,
-    /// Limits for one request.
-    pub limits: Limits,
+    /// The row that names it.
+    pub row: Row<Name>,
 }
 
 /// A claim made for another server.
@@ -98,14 +90,8 @@ pub struct ClaimAnswer {
 
 impl AllocRow {
     fn source(&self) -> Option<TagSource> {
-        self.server.map(|server| TagSource {
-            server,
-            row_incarnation: self.incarnation,
-            server_incarnation: self.server_incarnation,
-            max_id: self.max_id(),
-            max_value: self.max_value(),
-            limits: self.limits,
-        })
+        let row = self.row;
+        row.server.map(|server| TagSource { server, row })
     }
 
     /// Access to store in the slot. `known`: the slot's access, valid for the row with
@@ -113,8 +99,8 @@ impl AllocRow {
     /// tag.
     pub(super) fn access(&self, tag: &Tag, incarnation: i64, known: Access) -> Access {
         let is_opaque = match known {
-            Access::Everybody | Access::Restricted if self.incarnation == incarnation => false,
-            Access::Opaque if self.incarnation == incarnation => true,
+            Access::Everybody | Access::Restricted if self.row.incarnation == incarnation => false,
+            Access::Opaque if self.row.incarnation == incarnation => true,
             _ => raised(opaque::has_key(tag)),
         };
         if is_opaque {
@@ -123,56 +109,20 @@ impl AllocRow {
             Access::of(&self.granted_to)
         }
     }
+}
 
-    fn longest_claim(&self) -> u32 {
-        step::longest_claim(self.last_claim.largest_recent(self.limits), self.limits)
-    }
-
-    /// `max_id`, which is never NULL in a stored row.
-    pub(super) fn max_id(&self) -> i64 {
-        self.max_id.unwrap_or(i64::MAX)
-    }
-
-    /// `max_value`, which is never NULL in a stored row.
-    pub(super) fn max_value(&self) -> i64 {
-        self.max_value.unwrap_or(0)
+/// This server.
+pub(super) fn here() -> Here {
+    Here {
+        system: pg::system_identifier(),
+        timeline: pg::timeline(),
+        lost_claims: u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0),
     }
 }
 
-impl LastClaim {
-    fn largest_recent(&self, limits: Limits) -> u32 {
-        match u32::try_from(self.largest_claim) {
-            // 0 only if triggers were disabled.
-            Ok(0) | Err(_) => limits.step,
-            Ok(largest_claim) => largest_claim,
-        }
-    }
-
-    /// True if the claim was made in this database system, not before a dump or an upgrade.
-    fn is_ours(&self) -> bool {
-        self.system_identifier == pg::system_identifier().cast_signed()
-    }
-
-    /// Number of promotions since, each of which may have lost claims.
-    pub fn promotions(&self) -> u32 {
-        rules::promotions(
-            self.timeline.cast_unsigned(),
-            pg::timeline(),
-            self.is_ours(),
-        )
-    }
-
-    /// Ids to skip before the next claim, since each promotion may have lost [`guc::FAILOVER_SKIP`]
-    /// claims.
-    pub fn skip(&self, limits: Limits) -> u64 {
-        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
-        rules::missing(
-            self.promotions(),
-            claims,
-            self.largest_recent(limits),
-            limits,
-        )
-    }
+/// Number of ids to skip before the next claim from a row.
+pub fn skip(row: &Row<Name>) -> u64 {
+    row.skip(&here())
 }
 
 /// Logs a skip.
@@ -185,29 +135,12 @@ pub fn log_skip(tag: &Tag, skip: u64) {
     }
 }
 
-/// Row data for comparison with saved ranges.
-pub struct Seen {
-    /// The row's `incarnation`.
-    pub incarnation: i64,
-    /// Its `max_id`.
-    pub max_id: i64,
-    /// Its `max_value`.
-    pub max_value: i64,
-    /// Access of the row.
-    pub access: Access,
-}
-
-/// The current version of a tag's row, without regard to locks; `None` if there is none. For
-/// `incarnation` and `known`, see [`AllocRow::access`].
-pub fn look(key: &Key, incarnation: i64, known: Access) -> Option<Seen> {
+/// The current version of a tag's row and its access, without regard to locks; `None` if there is
+/// none. For `incarnation` and `known`, see [`AllocRow::access`].
+pub fn look(key: &Key, incarnation: i64, known: Access) -> Option<(Row<Name>, Access)> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
-    let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
-    Some(Seen {
-        incarnation: row.incarnation,
-        max_id: row.max_id(),
-        max_value: row.max_value(),
-        access: row.access(&key.tag, incarnation, known),
-    })
+    let row = AllocRow::of(&table.get(&heap::key(&key.tag))?)?;
+    Some((row.row, row.access(&key.tag, incarnation, known)))
 }
 
 /// The value, or raises an ERROR.
@@ -228,10 +161,11 @@ pub fn asked_ms(slot: &Slot) -> i64 {
 /// # Errors
 /// See [`Unclaimed`]; the caller must roll back.
 pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
-    with_row(key, |locked, row| {
-        if let Some(source) = row.source() {
-            return Err(Unclaimed::Sourced(source));
+    with_row(key, |locked, alloc| {
+        if let Some(source) = alloc.source() {
+            return Err(Unclaimed::Sourced(Box::new(source)));
         }
+        let row = &alloc.row;
         // A new row: the pace of the previous one does not apply.
         let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
@@ -241,15 +175,15 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
         let step = pace.next(ask.asked_ms, ask.starved, row.limits);
         let step = step.min(row.longest_claim());
         let wanted = row.limits.clamp(step.max(ask.range_len));
-        let piece = advance(key, locked, row, wanted, Decay::Alone)?;
+        let (claim, skipped) = advance(key, locked, row, wanted, Decay::Alone)?;
         Ok(Claimed {
-            first: piece.first,
-            len: piece.len,
+            first: claim.first,
+            len: claim.len,
             row_incarnation: row.incarnation,
             pace: pace.claimed(ask.asked_ms, ask.now_ms, step, row.limits),
             max_step: row.limits.max_step,
-            skipped: piece.skipped,
-            access: row.access(&key.tag, ask.row_incarnation, ask.access),
+            skipped,
+            access: alloc.access(&key.tag, ask.row_incarnation, ask.access),
         })
     })
 }
@@ -263,28 +197,29 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
     let tag = || key.tag.name();
     let refuse = |failure: Failure| failure.raise();
     let claim = || {
-        with_row(key, |locked, row| {
-            if !rights::caller_may_issue(key.relation, &row.granted_to) {
+        with_row(key, |locked, alloc| {
+            if !rights::caller_may_issue(key.relation, &alloc.granted_to) {
                 refuse(Failure::TagForbidden { tag: tag() });
             }
             // No chains of source servers, and no loops.
-            if let Some(source) = row.source() {
+            if let Some(source) = alloc.source() {
                 let server = source.server.text();
                 refuse(Failure::SourcedElsewhere { tag: tag(), server });
             }
             if raised(opaque::has_key(&key.tag)) {
                 refuse(Failure::Opaque(OpaqueError::Required { tag: tag() }));
             }
+            let row = &alloc.row;
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
-            let piece = advance(key, locked, row, wanted, Decay::Fleet)?;
+            let (claim, skipped) = advance(key, locked, row, wanted, Decay::Fleet)?;
             Ok(ClaimAnswer {
-                first: piece.first,
-                len: piece.len,
+                first: claim.first,
+                len: claim.len,
                 incarnation: row.incarnation,
                 max_step: row.limits.max_step,
-                max_value: row.max_value(),
-                skipped: piece.skipped,
+                max_value: row.max_value,
+                skipped,
             })
         })
     };
@@ -318,86 +253,37 @@ pub(super) fn with_row<T, E: From<RefillError>>(
     let stored = table
         .lock(&heap::key(&key.tag))
         .ok_or(RefillError::NoSuchTag)?;
-    let row = AllocRow::of(&stored);
+    let row = AllocRow::of(&stored).ok_or(RefillError::NoSuchTag)?;
     claim(&LockedRow { table, stored }, &row)
 }
 
-/// Columns that a claim updates.
-pub(super) struct Written {
-    pub max_id: i64,
-    pub largest_recent: u32,
-    pub incarnation: i64,
-    pub server_incarnation: i64,
-}
-
-/// Ids taken from a row.
-struct Piece {
-    first: i64,
-    len: u32,
-    skipped: u64,
+impl LockedRow {
+    /// Writes a claim to the row.
+    pub fn write(&self, row: &Row<Name>) {
+        self.table.update(&self.stored, &heap::changes(row));
+    }
 }
 
 /// Takes the next ids from a row: as many as wanted, up to the max length of a claim. Updates the
-/// row and the mark of its name.
+/// row and the mark of its name. Also returns the number of ids skipped.
 fn advance(
     key: &Key,
     locked: &LockedRow,
-    row: &AllocRow,
+    row: &Row<Name>,
     wanted: u32,
     decay: Decay,
-) -> Result<Piece, RefillError> {
+) -> Result<(row::Claim<Name>, u64), RefillError> {
     let mark = raised(mark::lock(&key.tag));
-    let skip = row.last_claim.skip(row.limits);
-    let first = rules::first(row.max_id(), mark.high(), skip);
-    let max_value = row.max_value();
-    if first > max_value {
-        return Err(RefillError::EndOfTag { max_value, skip });
-    }
-    let left = max_value.saturating_sub(first).saturating_add(1);
-    let longest = row.longest_claim();
-    let wanted = wanted.min(longest);
-    // The last segment before the limit is truncated.
-    let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
-    let before = row.last_claim.largest_recent(row.limits);
-    let largest_recent = step::largest_recent(before, len, decay);
-    let end = first + i64::from(len);
-    locked.write(&Written {
-        max_id: end,
-        largest_recent,
-        incarnation: row.incarnation,
-        server_incarnation: row.server_incarnation,
-    });
-    mark.raise(heap::key(&key.tag), end);
-    Ok(Piece {
-        first,
-        len,
-        skipped: skip,
-    })
-}
-
-impl LockedRow {
-    /// Writes the columns of a claim to the row.
-    pub fn write(&self, row: &Written) {
-        let columns = [
-            (heap::MAX_ID, Value::Bigint(row.max_id)),
-            (
-                heap::LARGEST_CLAIM,
-                Value::Integer(row.largest_recent.cast_signed()),
-            ),
-            (
-                heap::SYSTEM_IDENTIFIER,
-                Value::Bigint(pg::system_identifier().cast_signed()),
-            ),
-            (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
-            (heap::INCARNATION, Value::Bigint(row.incarnation)),
-            (
-                heap::SERVER_INCARNATION,
-                Value::Bigint(row.server_incarnation),
-            ),
-            (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
-        ];
-        self.table.update(&self.stored, &columns);
-    }
+    let here = here();
+    let skip = row.skip(&here);
+    let claim = row.claim(mark.high(), skip, &here, wanted, decay);
+    let claim = claim.ok_or(RefillError::EndOfTag {
+        max_value: row.max_value,
+        skip,
+    })?;
+    locked.write(&claim.row);
+    mark.raise(heap::key(&key.tag), claim.row.max_id);
+    Ok((claim, skip))
 }
 
 /// Records the ids that a transaction has issued from a tag it created, before it commits: in the

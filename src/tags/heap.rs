@@ -1,5 +1,6 @@
 //! Rows of `leaf_alloc`, as stored and as seen by triggers.
 
+use leaf_id_core::row::{LastClaim, Row};
 use leaf_id_core::step::Limits;
 
 use crate::error::Failure;
@@ -41,22 +42,16 @@ pub const BIZ_TAG: usize = 1;
 /// Column `max_id`.
 pub const MAX_ID: usize = 2;
 const STEP: usize = 3;
-/// Column `update_time`.
-pub const UPDATE_TIME: usize = 5;
+const UPDATE_TIME: usize = 5;
 const MAX_STEP: usize = 6;
 /// Column `max_value`.
 pub const MAX_VALUE: usize = 7;
-/// Column `incarnation`.
-pub const INCARNATION: usize = 8;
-/// Column `system_identifier`.
-pub const SYSTEM_IDENTIFIER: usize = 9;
-/// Column `timeline`.
-pub const TIMELINE: usize = 10;
-/// Column `largest_claim`.
-pub const LARGEST_CLAIM: usize = 11;
+const INCARNATION: usize = 8;
+const SYSTEM_IDENTIFIER: usize = 9;
+const TIMELINE: usize = 10;
+const LARGEST_CLAIM: usize = 11;
 const SERVER: usize = 12;
-/// Column `server_incarnation`.
-pub const SERVER_INCARNATION: usize = 13;
+const SERVER_INCARNATION: usize = 13;
 const GRANTED_TO: usize = 14;
 /// Oid of this database's `leaf_alloc`.
 ///
@@ -71,25 +66,13 @@ pub fn key(tag: &Tag) -> Value<'_> {
     Value::Text(tag.bytes())
 }
 
-/// A row of `leaf_alloc`. `None` if a trigger sees NULL, or a tag that the constraints will reject.
+/// A row of `leaf_alloc`.
 #[derive(Clone)]
 pub struct AllocRow {
     /// The tag.
-    pub tag: Option<Tag>,
-    /// `max_id`: the lowest id not yet claimed.
-    pub max_id: Option<i64>,
-    /// `max_value`: the largest valid id.
-    pub max_value: Option<i64>,
-    /// `incarnation`.
-    pub incarnation: i64,
-    /// `step` and `max_step`, in ids; 0 if a CHECK constraint will reject the value.
-    pub limits: Limits,
-    /// Record of the last claim.
-    pub last_claim: LastClaim,
-    /// The foreign server that the tag is sourced from.
-    pub server: Option<Name>,
-    /// `incarnation` of the source server's row that the last segment came from; 0 if none.
-    pub server_incarnation: i64,
+    pub tag: Tag,
+    /// What says which ids it gives.
+    pub row: Row<Name>,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Vec<Name>,
 }
@@ -100,7 +83,7 @@ pub struct Edit {
     pub relation: u32,
     /// Old row; `None` for INSERT.
     pub old: Option<AllocRow>,
-    /// New row; `None` for DELETE.
+    /// New row; `None` for DELETE, and for a row that the constraints will reject.
     pub new: Option<AllocRow>,
     /// `session_replication_role` is `replica`: the edit must not be refused.
     pub replica: bool,
@@ -117,40 +100,50 @@ impl Edit {
     }
 }
 
-/// A row's record of its last claim.
-#[derive(Clone, Copy)]
-pub struct LastClaim {
-    /// System identifier of the cluster.
-    pub system_identifier: i64,
-    /// WAL timeline.
-    pub timeline: i32,
-    /// Largest recent claim, in ids.
-    pub largest_claim: i32,
+impl AllocRow {
+    /// Decodes a row of the table. `None` for a name or a NULL that the constraints reject.
+    pub fn of(row: &pg::Row) -> Option<Self> {
+        let number = |column| u32::try_from(row.integer(column).unwrap_or(0)).unwrap_or(0);
+        let bigint = |column| row.bigint(column).unwrap_or(0);
+        Some(Self {
+            tag: row.text(BIZ_TAG).and_then(|bytes| Tag::new(&bytes))?,
+            row: Row {
+                max_id: row.bigint(MAX_ID)?,
+                max_value: row.bigint(MAX_VALUE)?,
+                limits: Limits {
+                    step: number(STEP),
+                    max_step: number(MAX_STEP),
+                },
+                incarnation: bigint(INCARNATION),
+                last_claim: LastClaim {
+                    system: bigint(SYSTEM_IDENTIFIER).cast_unsigned(),
+                    timeline: row.integer(TIMELINE).unwrap_or(0).cast_unsigned(),
+                    largest: number(LARGEST_CLAIM),
+                },
+                server: row.name(SERVER),
+                server_incarnation: bigint(SERVER_INCARNATION),
+            },
+            granted_to: row.names(GRANTED_TO).unwrap_or_default(),
+        })
+    }
 }
 
-impl AllocRow {
-    /// Decodes a row of the table.
-    pub fn of(row: &pg::Row) -> Self {
-        let ids = |number| u32::try_from(row.integer(number).unwrap_or(0)).unwrap_or(0);
-        Self {
-            tag: row.text(BIZ_TAG).and_then(|bytes| Tag::new(&bytes)),
-            max_id: row.bigint(MAX_ID),
-            max_value: row.bigint(MAX_VALUE),
-            incarnation: row.bigint(INCARNATION).unwrap_or(0),
-            limits: Limits {
-                step: ids(STEP),
-                max_step: ids(MAX_STEP),
-            },
-            last_claim: LastClaim {
-                system_identifier: row.bigint(SYSTEM_IDENTIFIER).unwrap_or(0),
-                timeline: row.integer(TIMELINE).unwrap_or(0),
-                largest_claim: row.integer(LARGEST_CLAIM).unwrap_or(0),
-            },
-            server: row.name(SERVER),
-            server_incarnation: row.bigint(SERVER_INCARNATION).unwrap_or(0),
-            granted_to: row.names(GRANTED_TO).unwrap_or_default(),
-        }
-    }
+/// The columns that claims and edits set, including the time of that.
+pub fn changes(row: &Row<Name>) -> [(usize, Value<'static>); 7] {
+    let LastClaim {
+        system,
+        timeline,
+        largest,
+    } = row.last_claim;
+    [
+        (MAX_ID, Value::Bigint(row.max_id)),
+        (INCARNATION, Value::Bigint(row.incarnation)),
+        (SYSTEM_IDENTIFIER, Value::Bigint(system.cast_signed())),
+        (TIMELINE, Value::Integer(timeline.cast_signed())),
+        (LARGEST_CLAIM, Value::Integer(largest.cast_signed())),
+        (SERVER_INCARNATION, Value::Bigint(row.server_incarnation)),
+        (UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
+    ]
 }
 
 /// Opens `leaf_alloc`; `None` if it was dropped.
@@ -175,7 +168,7 @@ pub fn max_id(key: &Key) -> Result<Option<i64>, Failure> {
 /// A tag's row, as read by a session before it requests a slot.
 pub struct SeenRow {
     /// Contents of the row.
-    pub row: AllocRow,
+    pub alloc: AllocRow,
     /// Written by the open transaction, or by a parallel worker's leader.
     pub ours: bool,
     /// The last locker or updater of the row.
@@ -205,11 +198,12 @@ pub fn see(key: &Key) -> Result<Look<SeenRow>, Failure> {
         Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     };
     let row = table.get(&self::key(&key.tag));
-    Ok(row.map_or(Look::Nothing, |row| {
-        Look::Row(SeenRow {
-            row: AllocRow::of(&row),
+    let seen = row.and_then(|row| {
+        Some(SeenRow {
+            alloc: AllocRow::of(&row)?,
             ours: row.is_ours(),
             locker: row.locker(),
         })
-    }))
+    });
+    Ok(seen.map_or(Look::Nothing, Look::Row))
 }

@@ -22,9 +22,9 @@ pub fn cure(key: &Key) -> Cure {
 fn similar(key: &Key) -> Option<String> {
     let table = Table::open_at_once(key.relation, &heap::ALLOC).ok()??;
     let rows = table.first_rows(MOST).into_iter();
-    let rows = rows.map(|row| heap::AllocRow::of(&row));
+    let rows = rows.filter_map(|row| heap::AllocRow::of(&row));
     rows.filter(|row| rights::caller_may_issue(key.relation, &row.granted_to))
-        .filter_map(|row| row.tag)
+        .map(|row| row.tag)
         .find(|tag| pg::is_similar(tag.bytes(), key.tag.bytes()))
         .map(|tag| tag.name())
 }

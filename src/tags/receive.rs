@@ -1,8 +1,9 @@
 //! Recording of claims made on a source server.
 
+use leaf_id_core::row::{Answer, Discarded};
 use leaf_id_core::step::Pace;
 
-use super::claim::{ClaimAnswer, TagSource, Written, new_incarnation, raised, with_row};
+use super::claim::{ClaimAnswer, TagSource, here, new_incarnation, raised, with_row};
 use super::{heap, mark};
 use crate::error::RefillError;
 use crate::pg::Caught;
@@ -74,33 +75,25 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         answer,
         step,
     } = &arrival.received;
-    with_row(key, |locked, row| {
-        let is_same = row.incarnation == source.row_incarnation
-            && row.server == Some(source.server)
-            && row.server_incarnation == source.server_incarnation;
-        if !is_same {
-            return Err(Unreceived::Replaced);
-        }
-        let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
-        let received = row.max_id();
-        if !reset && answer.first < received {
-            let answered = answer.first;
-            return Err(RefillError::ServerBehind { received, answered }.into());
-        }
-        let left = row
-            .max_value()
-            .saturating_sub(answer.first)
-            .saturating_add(1);
-        if left < 1 {
-            let max_value = row.max_value();
-            return Err(RefillError::EndOfTag { max_value, skip: 0 }.into());
-        }
-        let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
-        let incarnation = if reset {
-            new_incarnation()
-        } else {
-            row.incarnation
+    with_row(key, |locked, alloc| {
+        let row = &alloc.row;
+        let theirs = Answer {
+            first: answer.first,
+            len: answer.len,
+            incarnation: answer.incarnation,
         };
+        let claim = row.received(&source.row, &theirs, &here(), new_incarnation());
+        let claim = claim.map_err(|discarded| match discarded {
+            Discarded::Replaced => Unreceived::Replaced,
+            Discarded::Behind => Unreceived::Tag(RefillError::ServerBehind {
+                received: row.max_id,
+                answered: answer.first,
+            }),
+            Discarded::End => Unreceived::Tag(RefillError::EndOfTag {
+                max_value: row.max_value,
+                skip: 0,
+            }),
+        })?;
         let pace = if row.incarnation == arrival.row_incarnation {
             arrival.pace
         } else {
@@ -109,23 +102,18 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         // The source server may have given less than requested.
         let step = answer.len.min(*step);
         let claimed = Claimed {
-            first: answer.first,
-            len,
-            row_incarnation: incarnation,
+            first: claim.first,
+            len: claim.len,
+            row_incarnation: claim.row.incarnation,
             pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
-            access: row.access(&key.tag, arrival.row_incarnation, arrival.access),
+            access: alloc.access(&key.tag, arrival.row_incarnation, arrival.access),
         };
         // If a tool takes back the row and the tag is then dropped, the name goes on above.
         let mark = raised(mark::lock(&key.tag));
-        mark.raise(heap::key(&key.tag), claimed.end());
-        locked.write(&Written {
-            max_id: claimed.end(),
-            largest_recent: len,
-            incarnation,
-            server_incarnation: answer.incarnation,
-        });
+        mark.raise(heap::key(&key.tag), claim.row.max_id);
+        locked.write(&claim.row);
         Ok(claimed)
     })
 }

@@ -16,10 +16,11 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use leaf_id_core::row::Row;
 use parking_lot::Mutex;
 
 use crate::error::{EditError, Failure, RefillError};
-use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::pg::{self, Name, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
@@ -265,25 +266,25 @@ pub fn remember(edit: &Edit) {
 
 /// Access to the ids of an inserted row.
 fn access_of(row: &AllocRow) -> Access {
-    match row.tag.map(|tag| opaque::has_key(&tag)) {
-        Some(Ok(true)) => Access::Opaque,
+    match opaque::has_key(&row.tag) {
+        Ok(true) => Access::Opaque,
         _ => Access::of(&row.granted_to),
     }
 }
 
 fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
     watch();
-    let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
-    let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
+    let old_key = old.map(|old| key(relation, old.tag));
+    let new_key = new.map(|new| key(relation, new.tag));
     // Before locking EDITS: these read tables.
     let access = new.map_or(Access::Unknown, access_of);
     let mut edits = EDITS.lock();
     let known = new_key.and_then(|key| edits.kind(&key));
     let stays_created = matches!(known, Some(Kind::Created { .. })) && old_key == new_key;
     let (of_old, of_new) = match (old, new) {
-        (None, Some(new)) if known.is_none() => (None, created(new, access)),
-        (Some(old), Some(new)) if stays_created && old.incarnation == new.incarnation => {
-            (None, created(new, access))
+        (None, Some(new)) if known.is_none() => (None, Some(created(&new.row, access))),
+        (Some(old), Some(new)) if stays_created && old.row.incarnation == new.row.incarnation => {
+            (None, Some(created(&new.row, access)))
         }
         (None, Some(_)) => (None, Some(Kind::Changed)),
         (Some(old), Some(new)) if moves(old, new) => (Some(Kind::Changed), Some(Kind::Changed)),
@@ -316,24 +317,30 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
 }
 
 /// The kind of a row that was created here, which is at or above the mark of its name: see
-/// `trigger::raise_to_mark`. `None` for a row that the constraints will reject.
-fn created(row: &AllocRow, access: Access) -> Option<Kind> {
-    Some(Kind::Created {
-        next: row.max_id?,
-        max_value: row.max_value?,
+/// `trigger::raise_to_mark`.
+fn created(row: &Row<Name>, access: Access) -> Kind {
+    Kind::Created {
+        next: row.max_id,
+        max_value: row.max_value,
         max_step: row.limits.max_step,
         sourced: row.server.is_some(),
         access,
-    })
+    }
 }
 
 /// True if an UPDATE changes which ids may be issued, or under which name.
 fn moves(old: &AllocRow, new: &AllocRow) -> bool {
-    old.tag != new.tag
-        || old.incarnation != new.incarnation
-        || old.max_id != new.max_id
-        || old.max_value != new.max_value
-        || old.server != new.server
+    let identity = |alloc: &AllocRow| {
+        let row = &alloc.row;
+        (
+            alloc.tag,
+            row.incarnation,
+            row.max_id,
+            row.max_value,
+            row.server,
+        )
+    };
+    identity(old) != identity(new)
 }
 
 /// Records a TRUNCATE.

@@ -214,7 +214,7 @@ impl Request {
         match outcome {
             RemoteOutcome::Answered(received) => {
                 self.state = RequestState::Received {
-                    received: Box::new(received),
+                    received,
                     due: Instant::now(),
                 };
                 // At once: if this process exits before, the answer is lost.
@@ -302,7 +302,7 @@ impl Request {
             Ok(claimed) => {
                 let next = self.arrive_from_server(area, version, &answer, &claimed);
                 services.log_end(&key); // Last, since logging checks for interrupts.
-                if ![0, answer.incarnation].contains(&source.server_incarnation) {
+                if ![0, answer.incarnation].contains(&source.row.server_incarnation) {
                     let (tag, server) = (key.tag.name(), source.server.text());
                     let first = answer.first;
                     pgrx::warning!(
@@ -337,13 +337,9 @@ impl Request {
             Ok(row) => row,
             Err(error) => return Some(self.fail_caught(services, version, &error)),
         };
-        let fits = row.filter(|row| {
-            (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
-                && range.end() - 1 <= row.max_value
-        });
-        let is_published = fits.is_some_and(|row| {
-            let published = area.publish_saved_range(self.slot, version, row.access);
-            published.is_ok()
+        let is_published = row.is_some_and(|(row, access)| {
+            row.fits(incarnation, state.max_id, range.end() - 1)
+                && area.publish_saved_range(self.slot, version, access).is_ok()
         });
         if is_published {
             return Some(self.clear(area));
@@ -378,7 +374,7 @@ impl Request {
                 self.lose_unacknowledged(area, version, &claimed)
             }
             Err(Unclaimed::Tag(error)) => self.fail(services, version, error, "", ""),
-            Err(Unclaimed::Sourced(source)) => self.ask_server(services, version, source),
+            Err(Unclaimed::Sourced(source)) => self.ask_server(services, version, *source),
             Err(Unclaimed::Raised(error)) => self.fail_caught(services, version, &error),
         }
     }

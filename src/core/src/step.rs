@@ -15,7 +15,7 @@ pub const SEGMENT_DURATION_MS: i64 = 15 * 60 * 1000;
 const GROWTH: u64 = 8;
 
 /// Limits from the tag's row, in ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// `step`: the length of the first segment, and the minimum.
     pub step: u32,
