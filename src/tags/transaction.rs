@@ -16,11 +16,11 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leaf_id_core::row::Row;
+use leaf_id_core::row::{self, Edited};
 use parking_lot::Mutex;
 
 use crate::error::{EditError, Failure, RefillError};
-use crate::pg::{self, Name, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
@@ -41,24 +41,20 @@ pub enum Standing {
     Created(Access),
 }
 
+/// What is known of a tag that was created here.
 #[derive(Clone, Copy)]
-enum Kind {
-    /// `max_id`, a limit, the name or the server changed, or the row was deleted.
-    Changed,
-    /// The row was inserted here, under a name not touched before; or such a row was updated.
-    Created {
-        /// Next id.
-        next: i64,
-        max_value: i64,
-        max_step: u32,
-        /// The tag is sourced from another server, so no ids are issued here. Ids issued before the
-        /// row named that server still count.
-        sourced: bool,
-        access: Access,
-    },
-    /// Only the list of roles changed; takes effect for others at commit.
-    Regranted,
+struct Created {
+    /// Next id. The row is at or above the mark of its name: see `trigger::raise_to_mark`.
+    next: i64,
+    max_value: i64,
+    max_step: u32,
+    /// The tag is sourced from another server, so no ids are issued here. Ids issued before the
+    /// row named that server still count.
+    sourced: bool,
+    access: Access,
 }
+
+type Kind = Edited<Created>;
 
 struct Entry {
     order: u64,
@@ -118,7 +114,7 @@ impl Edits {
     fn kind(&self, key: &Key) -> Option<Kind> {
         // Later edits were not recorded.
         if self.overflow {
-            return Some(Kind::Changed);
+            return Some(Edited::Changed);
         }
         let truncated = self
             .truncated
@@ -128,7 +124,7 @@ impl Edits {
         let truncated = truncated.map_or(0, |(_, order)| *order);
         match self.entries.get(key).and_then(|entries| entries.last()) {
             Some(entry) if entry.order > truncated => Some(entry.kind),
-            _ => (truncated > 0).then_some(Kind::Changed),
+            _ => (truncated > 0).then_some(Edited::Changed),
         }
     }
 
@@ -184,12 +180,8 @@ pub fn key(relation: u32, tag: Tag) -> Key {
 pub fn standing(key: &Key) -> Standing {
     let kind = EDITS.lock().kind(key);
     match kind {
-        None | Some(Kind::Regranted) => Standing::Untouched,
-        Some(Kind::Created {
-            sourced: false,
-            access,
-            ..
-        }) => Standing::Created(access),
+        None | Some(Edited::Regranted) => Standing::Untouched,
+        Some(Edited::Created(tag)) if !tag.sourced => Standing::Created(tag.access),
         Some(_) => Standing::Changed,
     }
 }
@@ -198,7 +190,7 @@ pub fn standing(key: &Key) -> Standing {
 pub fn next_here(key: &Key) -> i64 {
     let edits = EDITS.lock();
     let next = match edits.kind(key) {
-        Some(Kind::Created { next, .. }) => next,
+        Some(Edited::Created(tag)) => tag.next,
         _ => 0,
     };
     edits
@@ -218,13 +210,13 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
         return Err(Failure::Committing { tag: name() });
     }
     let mut edits = EDITS.lock();
-    let Some(Kind::Created {
+    let Some(Edited::Created(Created {
         next,
         max_value,
         max_step,
         sourced: false,
         ..
-    }) = edits.kind(key)
+    })) = edits.kind(key)
     else {
         return Err(Failure::TagChanged {
             tag: name(),
@@ -280,20 +272,25 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     let access = new.map_or(Access::Unknown, access_of);
     let mut edits = EDITS.lock();
     let known = new_key.and_then(|key| edits.kind(&key));
-    let stays_created = matches!(known, Some(Kind::Created { .. })) && old_key == new_key;
-    let (of_old, of_new) = match (old, new) {
-        (None, Some(new)) if known.is_none() => (None, Some(created(&new.row, access))),
-        (Some(old), Some(new)) if stays_created && old.row.incarnation == new.row.incarnation => {
-            (None, Some(created(&new.row, access)))
-        }
-        (None, Some(_)) => (None, Some(Kind::Changed)),
-        (Some(old), Some(new)) if moves(old, new) => (Some(Kind::Changed), Some(Kind::Changed)),
-        (Some(old), Some(new)) if old.granted_to != new.granted_to && known.is_none() => {
-            (None, Some(Kind::Regranted))
-        }
-        (Some(_), Some(_)) => (None, None),
-        (_, None) => (Some(Kind::Changed), None),
-    };
+    let created = new.map(|new| {
+        let row = &new.row;
+        let created = Created {
+            next: row.max_id,
+            max_value: row.max_value,
+            max_step: row.limits.max_step,
+            sourced: row.server.is_some(),
+            access,
+        };
+        (row, created)
+    });
+    let is_regranted = old.map(|old| &old.granted_to) != new.map(|new| &new.granted_to);
+    let [of_old, of_new] = row::edited(
+        known.as_ref(),
+        old.map(|old| &old.row),
+        created,
+        old_key != new_key,
+        is_regranted,
+    );
     let mut touched = [None, None];
     for ((key, kind), touched) in [(old_key, of_old), (new_key, of_new)]
         .into_iter()
@@ -301,7 +298,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     {
         if let (Some(key), Some(kind)) = (key, kind) {
             edits.add(key, kind);
-            *touched = Some(key).filter(|_| !matches!(kind, Kind::Regranted));
+            *touched = Some(key).filter(|_| !matches!(kind, Edited::Regranted));
         }
     }
     let any = !edits.log.is_empty();
@@ -314,33 +311,6 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
             area.directory().mark_edited(key, true);
         }
     }
-}
-
-/// The kind of a row that was created here, which is at or above the mark of its name: see
-/// `trigger::raise_to_mark`.
-fn created(row: &Row<Name>, access: Access) -> Kind {
-    Kind::Created {
-        next: row.max_id,
-        max_value: row.max_value,
-        max_step: row.limits.max_step,
-        sourced: row.server.is_some(),
-        access,
-    }
-}
-
-/// True if an UPDATE changes which ids may be issued, or under which name.
-fn moves(old: &AllocRow, new: &AllocRow) -> bool {
-    let identity = |alloc: &AllocRow| {
-        let row = &alloc.row;
-        (
-            alloc.tag,
-            row.incarnation,
-            row.max_id,
-            row.max_value,
-            row.server,
-        )
-    };
-    identity(old) != identity(new)
 }
 
 /// Records a TRUNCATE.

@@ -1,6 +1,6 @@
 //! The BEFORE trigger of `leaf_alloc`: checks an edit and sets columns of the new row.
 
-use leaf_id_core::row::{self, Row, Update};
+use leaf_id_core::row::{Row, Update};
 
 use super::heap::{self, AllocRow, Edit};
 use super::{claim, mark, opaque, rights, transaction};
@@ -84,12 +84,11 @@ fn check_reset(old: &AllocRow, new: &AllocRow) -> Result<(), Failure> {
 
 /// A row that comes under a name, raised to the mark of that.
 fn at_mark(edit: &Edit, new: &AllocRow, row: Row<Name>) -> Result<Row<Name>, Failure> {
-    let mark = mark::get(&new.tag)?;
-    let max_id = row::next(row.max_id, mark, 0);
-    if max_id > row.max_id && !edit.replica && !exists(edit.relation, &new.tag)? {
-        error::tell_raised(&new.tag.name(), row.max_id, max_id);
+    let raised = row.raised_to(mark::get(&new.tag)?);
+    if raised != row && !edit.replica && !exists(edit.relation, &new.tag)? {
+        error::tell_raised(&new.tag.name(), row.max_id, raised.max_id);
     }
-    Ok(Row { max_id, ..row })
+    Ok(raised)
 }
 
 /// Raises a row that has come under its name to the mark, where that has risen since [`stamp`]: the
@@ -103,8 +102,8 @@ pub fn raise_to_mark(edit: &mut Edit) -> Result<(), Failure> {
     let Some(new) = edit.new.as_mut().filter(|new| Some(new.tag) != old_tag) else {
         return Ok(());
     };
-    let max_id = row::next(new.row.max_id, mark::get(&new.tag)?, 0);
-    if max_id == new.row.max_id {
+    let raised = new.row.raised_to(mark::get(&new.tag)?);
+    if raised == new.row {
         return Ok(());
     }
     let Some(table) = heap::open(edit.relation, Access::Write)? else {
@@ -112,8 +111,8 @@ pub fn raise_to_mark(edit: &mut Edit) -> Result<(), Failure> {
     };
     pg::see_own_changes();
     if let Some(stored) = table.lock(&heap::key(&new.tag)) {
-        table.update(&stored, &[(heap::MAX_ID, Value::Bigint(max_id))]);
-        new.row.max_id = max_id;
+        table.update(&stored, &[(heap::MAX_ID, Value::Bigint(raised.max_id))]);
+        new.row = raised;
     }
     Ok(())
 }

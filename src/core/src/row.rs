@@ -206,8 +206,18 @@ impl<S: Copy + PartialEq> Row<S> {
         }
     }
 
+    /// A row that comes under a name with this mark.
+    #[must_use]
+    pub fn raised_to(&self, mark: i64) -> Self {
+        Self {
+            max_id: next(self.max_id, mark, 0),
+            ..*self
+        }
+    }
+
     /// The row to write for an UPDATE of `old` to this one; `None` if it would lower `max_id`, and
-    /// is not replicated. The caller also raises it to the mark of its name if it [`Self::arrives`].
+    /// is not replicated. Where it [`Self::arrives`], it is also [`Self::raised_to`] the mark of its
+    /// name.
     #[must_use]
     pub fn updated(&self, old: &Self, here: &Here, update: &Update) -> Option<Self> {
         if self.max_id < old.max_id && !update.is_replicated {
@@ -296,6 +306,49 @@ impl<S: Copy + PartialEq> Row<S> {
     #[must_use]
     pub fn fits(&self, incarnation: i64, max_id: i64, last: i64) -> bool {
         (self.incarnation, self.max_id) == (incarnation, max_id) && last <= self.max_value
+    }
+}
+
+/// What the open transaction has made of the tag under a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Edited<T> {
+    /// Created, under a name that it had not touched: nobody else can see the tag, so the
+    /// transaction issues its ids itself.
+    Created(T),
+    /// Edited otherwise: no ids until the transaction commits, since it may roll back.
+    Changed,
+    /// Only the list of roles has changed, which takes effect when the transaction commits.
+    Regranted,
+}
+
+/// What an edit makes of the old name and of the new one. `new`: the new row, and what is known of
+/// it if it is created; `known`: what the transaction has made of its name before.
+#[must_use]
+pub fn edited<S: Copy + PartialEq, T>(
+    known: Option<&Edited<T>>,
+    old: Option<&Row<S>>,
+    new: Option<(&Row<S>, T)>,
+    is_renamed: bool,
+    is_regranted: bool,
+) -> [Option<Edited<T>>; 2] {
+    use Edited::{Changed, Created, Regranted};
+    let ids = |row: &Row<S>| (row.incarnation, row.max_id, row.max_value, row.server);
+    match (old, new) {
+        (None, Some((_, created))) if known.is_none() => [None, Some(Created(created))],
+        (None, Some(_)) => [None, Some(Changed)],
+        (_, None) => [Some(Changed), None],
+        (Some(old), Some((new, created)))
+            if matches!(known, Some(Created(_)))
+                && !is_renamed
+                && old.incarnation == new.incarnation =>
+        {
+            [None, Some(Created(created))]
+        }
+        (Some(old), Some((new, _))) if is_renamed || ids(old) != ids(new) => {
+            [Some(Changed), Some(Changed)]
+        }
+        _ if is_regranted && known.is_none() => [None, Some(Regranted)],
+        _ => [None, None],
     }
 }
 
