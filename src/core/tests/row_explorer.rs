@@ -20,6 +20,7 @@ mod row_explorer {
     mod gapless;
     mod replication;
     mod report;
+    mod rows;
     mod savepoints;
     mod search;
     mod systems;

@@ -4,6 +4,7 @@
 use leaf_id_core::row;
 use leaf_id_core::step::{self, Decay, Limits};
 
+use super::rows::{self, Row};
 use super::search::{self, Histories, Rules};
 
 /// Max claims lost by one promotion.
@@ -21,13 +22,6 @@ const CLAIMS: usize = 24;
 /// Max claims in a history of the search of all.
 const FEW_CLAIMS: usize = 6;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Row {
-    max_id: i64,
-    largest_recent: u32,
-    timeline: u32,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// After more than one promotion, the skip depends on the longest possible claim, not on the
@@ -44,14 +38,14 @@ enum Rule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Standby {
-    row: Row,
+    row: row::Row<u8>,
     timeline: u32,
     missing: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World<const IS_ALONE: bool> {
-    row: Row,
+    row: row::Row<u8>,
     timeline: u32,
     standbys: [Option<Standby>; STANDBYS],
     /// Claimed ranges: first id, and one past the last.
@@ -71,25 +65,21 @@ enum Step {
 
 impl<const IS_ALONE: bool> World<IS_ALONE> {
     fn claim(&mut self, longest: u32, rules: Rules<Rule>) -> Option<()> {
-        let row = &mut self.row;
-        let promotions = row::promotions(row.timeline, self.timeline, true);
+        let (mut row, here) = (self.row, rows::here(self.timeline));
         let skip = if rules.hold(Rule::LongestOfChains) {
-            row::missing(promotions, LOST_CLAIMS, row.largest_recent, LIMITS)
+            row.skip(&here)
         } else {
-            let lost = step::most_taken(LOST_CLAIMS, row.largest_recent, LIMITS);
+            let promotions = self.timeline - row.last_claim.timeline;
+            let lost = step::most_taken(LOST_CLAIMS, row.last_claim.largest, LIMITS);
             lost * u64::from((2 * promotions).saturating_sub(1))
         };
-        let len = if rules.hold(Rule::GrowthBounded) {
-            longest.min(step::longest_claim(row.largest_recent, LIMITS))
-        } else {
-            longest
-        };
-        let first = row::first(row.max_id, 0, skip);
-        let end = first + i64::from(len);
-        row.max_id = end;
+        if !rules.hold(Rule::GrowthBounded) {
+            row.last_claim.largest = LIMITS.max_step;
+        }
         let decay = if IS_ALONE { Decay::Alone } else { Decay::Fleet };
-        row.largest_recent = step::largest_recent(row.largest_recent, len, decay);
-        row.timeline = self.timeline;
+        let claim = row.claim(0, skip, &here, longest, decay)?;
+        self.row = claim.row;
+        let (first, end) = (claim.first, claim.row.max_id);
         let (first, end) = (u16::try_from(first).ok()?, u16::try_from(end).ok()?);
         let mut others = self.claimed.iter().flatten();
         self.is_twice = others.any(|(from, to)| first < *to && *from < end);
@@ -119,10 +109,10 @@ impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
 
     fn new() -> Self {
         Self {
-            row: Row {
-                max_id: 1,
-                largest_recent: LIMITS.step,
-                timeline: 1,
+            row: row::Row {
+                max_value: i64::MAX - 1,
+                limits: LIMITS,
+                ..Row::new(1).full()
             },
             timeline: 1,
             standbys: [None; STANDBYS],

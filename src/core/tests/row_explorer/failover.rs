@@ -1,10 +1,10 @@
 //! Rows and marks of a primary with two standbys: claims, drops, renames, resets, edits, rows saved
 //! and restored, tables rewritten by a tool, crashes, restarts and promotions.
 
-use leaf_id_core::row;
-use leaf_id_core::step::Limits;
+use leaf_id_core::row::{Here, Update};
 
-use super::search::{self, Histories, Ids, Rules, narrow};
+use super::rows::{self, Row};
+use super::search::{self, Histories, Ids, Rules};
 
 /// Ids per claim, ...
 const STEP: u8 = 2;
@@ -17,14 +17,8 @@ const STANDBYS: usize = 2;
 
 /// A row of the table of tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Row {
-    /// First id not yet claimed.
-    max_id: u8,
-    /// Distinguishes rows of the same name.
-    incarnation: u8,
-    /// Timeline of the last claim.
-    timeline: u8,
-    step: u8,
+struct Tag {
+    row: Row,
     /// Bit set of the edits that have raised `max_id`.
     raises: u16,
 }
@@ -101,27 +95,32 @@ enum Rule {
 }
 
 /// Ids that lost claims may have taken on the timelines since the row's last claim.
-fn skip(row: Row, timeline: u8, lost: u32, rules: Rules<Rule>) -> u64 {
-    let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
-    // Claims do not grow in this world; they do in `chains`.
-    let limits = Limits {
-        step: row.step.into(),
-        max_step: row.step.into(),
-    };
-    let missing = |promotions| row::missing(promotions, lost, limits.step, limits);
-    if !rules.hold(Rule::Skip) {
-        0
-    } else if rules.hold(Rule::SkipOfChains) {
-        missing(promotions)
+fn skip(row: Row, here: &Here, rules: Rules<Rule>) -> u64 {
+    let row = row.full();
+    let skip = if rules.hold(Rule::SkipOfChains) {
+        row.skip(here)
     } else {
-        u64::from(promotions) * missing(1)
-    }
+        let claimed = row.last_claim.timeline;
+        let promotions = here.timeline.saturating_sub(claimed);
+        let timeline = claimed + promotions.min(1);
+        u64::from(promotions) * row.skip(&Here { timeline, ..*here })
+    };
+    rules.keep(Rule::Skip, skip)
 }
+
+/// A row before it is inserted.
+const NEW: Tag = Tag {
+    row: Row {
+        step: STEP,
+        ..Row::new(1)
+    },
+    raises: 0,
+};
 
 /// The two tables of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Database {
-    rows: [Option<Row>; NAMES],
+    tags: [Option<Tag>; NAMES],
     marks: [u8; NAMES],
 }
 
@@ -164,14 +163,15 @@ impl Standby {
 
     /// Another standby was promoted, which may have kept changes that this one lacks.
     fn compare(&mut self, promoted: &Database, rules: Rules<Rule>) {
-        let rows = self.database.rows.iter().zip(&promoted.rows);
-        for (missing, rows) in self.missing.iter_mut().zip(rows) {
-            match rows {
+        let tags = self.database.tags.iter().zip(&promoted.tags);
+        for (missing, tags) in self.missing.iter_mut().zip(tags) {
+            match tags {
                 (None, Some(_)) => missing.is_too_much |= rules.hold(Rule::CreationKept),
                 (Some(here), Some(there)) => {
                     missing.is_raise |=
                         there.raises & !here.raises != 0 && rules.hold(Rule::RaiseKept);
-                    missing.is_raise |= there.step > here.step && rules.hold(Rule::WiderStepKept);
+                    let is_wider = there.row.step > here.row.step;
+                    missing.is_raise |= is_wider && rules.hold(Rule::WiderStepKept);
                 }
                 (_, None) => {}
             }
@@ -189,10 +189,10 @@ struct World<const LOST: u32> {
     timeline: u8,
     standbys: [Option<Standby>; STANDBYS],
     /// Tables that a tool is about to replace, copied without later claims.
-    copied_rows: Option<[Option<Row>; NAMES]>,
+    copied_rows: Option<[Option<Tag>; NAMES]>,
     copied_marks: Option<[u8; NAMES]>,
     /// A saved row, as in a dump.
-    aside: Option<(usize, Row)>,
+    aside: Option<(usize, Tag)>,
     /// The primary before the last promotion, and its timeline.
     deposed: Option<(Database, u8)>,
     incarnations: u8,
@@ -249,7 +249,7 @@ impl<const LOST: u32> World<LOST> {
             slot.is_edited = true;
         }
         if let Some(rows) = &mut self.copied_rows {
-            rows[name] = self.database.rows[name];
+            rows[name] = self.database.tags[name];
         }
     }
 
@@ -260,53 +260,33 @@ impl<const LOST: u32> World<LOST> {
         }
     }
 
-    fn new_row(&mut self) -> Row {
-        self.incarnations += 1;
-        Row {
-            max_id: 1,
-            incarnation: self.incarnations,
-            timeline: self.timeline,
-            step: STEP,
-            raises: 0,
+    fn here(&self) -> Here {
+        Here {
+            lost_claims: LOST,
+            ..rows::here(self.timeline)
         }
     }
 
-    fn insert(&mut self, name: usize, row: Row, rules: Rules<Rule>) {
-        self.database.rows[name] = Some(Row {
-            max_id: self.arriving(name, row.max_id, rules),
-            timeline: self.timeline,
-            ..row
-        });
+    /// A row that is inserted or reset, at or above this mark.
+    fn begun(&mut self, row: Row, mark: u8) -> Row {
+        let begun = row.begun(mark, &self.here(), self.incarnations + 1);
+        self.incarnations = self.incarnations.max(begun.incarnation);
+        begun
+    }
+
+    fn insert(&mut self, name: usize, tag: Tag, rules: Rules<Rule>) {
+        let mark = rules.keep(Rule::InsertAtMark, self.database.marks[name]);
+        let row = self.begun(tag.row, mark);
+        self.database.tags[name] = Some(Tag { row, ..tag });
         self.edited(name);
         self.appear(name, rules);
     }
 
-    fn arriving(&self, name: usize, max_id: u8, rules: Rules<Rule>) -> u8 {
-        if rules.hold(Rule::InsertAtMark) {
-            narrow(row::arriving(
-                max_id.into(),
-                self.database.marks[name].into(),
-            ))
-        } else {
-            max_id
-        }
-    }
-
-    /// Number of ids to skip before an edit.
-    fn unsettled(&self, row: Row, rule: Rule, rules: Rules<Rule>) -> u64 {
-        if rules.hold(rule) {
-            skip(row, self.timeline, LOST, rules)
-        } else {
-            0
-        }
-    }
-
-    /// Removes a row from its name, leaving the mark if rule `leaves` holds. Returns the row with
-    /// its new position.
-    fn remove(&mut self, name: usize, row: Row, leaves: Rule, rules: Rules<Rule>) -> Row {
-        let skip = self.unsettled(row, Rule::SettleBeforeMark, rules);
+    /// Removes a row from its name, leaving the mark if rule `leaves` holds.
+    fn remove(&mut self, name: usize, row: Row, leaves: Rule, rules: Rules<Rule>) {
+        let skip = rules.keep(Rule::SettleBeforeMark, skip(row, &self.here(), rules));
         let before = self.database.marks[name];
-        let left = narrow(row::leaving(row.max_id.into(), before.into(), skip));
+        let left = rows::next(row.max_id, before, skip);
         if rules.hold(leaves) {
             self.database.marks[name] = left;
             let is_written = left != before || rules.hold(Rule::EqualMarkWritten);
@@ -318,45 +298,49 @@ impl<const LOST: u32> World<LOST> {
                 marks[name] = left;
             }
         }
-        self.database.rows[name] = None;
+        self.database.tags[name] = None;
         self.edited(name);
-        if skip > 0 || rules.hold(Rule::RenameTakesMark) {
-            Row {
-                max_id: left,
-                timeline: if skip > 0 {
-                    self.timeline
-                } else {
-                    row.timeline
-                },
-                ..row
-            }
-        } else {
-            row
-        }
     }
 
-    /// Edits limits, or raises `max_id`.
+    /// The row of a name, updated to `new` under one.
+    fn updated(&self, name: usize, to: usize, new: Row, rules: Rules<Rule>) -> Option<Row> {
+        let mut old = self.database.tags[name]?.row;
+        let (here, is_renamed) = (self.here(), name != to);
+        let settles = if is_renamed {
+            Rule::SettleBeforeMark
+        } else {
+            Rule::SettleBeforeEdit
+        };
+        let [mark, mark_there] = [name, to].map(|name| self.database.marks[name]);
+        let update = Update {
+            is_renamed,
+            skip: rules.keep(settles, skip(old, &here, rules)),
+            mark: rules.keep(Rule::RenameTakesMark, mark).into(),
+            ..Update::default()
+        };
+        if !rules.hold(Rule::LoweringRefused) {
+            old.max_id = old.max_id.min(new.max_id);
+        }
+        let mark = rules.keep(Rule::InsertAtMark, mark_there);
+        old.updated(new, mark, &here, &update)
+    }
+
+    /// Edits limits, or `max_id`.
     fn edit(
         &mut self,
         name: usize,
         lost: Option<Rule>,
         rules: Rules<Rule>,
-        edit: impl FnOnce(&mut Row),
+        edit: impl FnOnce(&mut Tag),
     ) -> Option<()> {
-        let old = self.database.rows[name]?;
+        let old = self.database.tags[name]?;
         let mut new = old;
         edit(&mut new);
-        let skip = self.unsettled(old, Rule::SettleBeforeEdit, rules);
-        if skip > 0 {
-            let mark = self.database.marks[name].into();
-            let settled = narrow(row::leaving(old.max_id.into(), mark, skip));
-            new.max_id = new.max_id.max(settled);
-            new.timeline = self.timeline;
-        }
+        new.row = self.updated(name, name, new.row, rules)?;
         if new == old {
             return None;
         }
-        self.database.rows[name] = Some(new);
+        self.database.tags[name] = Some(new);
         self.edited(name);
         if let Some(lost) = lost {
             for standby in self.standbys.iter_mut().flatten() {
@@ -382,29 +366,19 @@ impl<const LOST: u32> World<LOST> {
     }
 
     fn claim(&mut self, name: usize, rules: Rules<Rule>) -> Option<()> {
-        let row = self.database.rows[name]?;
+        let mut tag = self.database.tags[name]?;
         let slot = &mut self.slots[name];
         if slot.first != slot.end || slot.pending.is_some() {
             return None;
         }
-        let mark = if rules.hold(Rule::ClaimAboveMark) {
-            self.database.marks[name]
-        } else {
-            0
-        };
-        let skip = skip(row, self.timeline, LOST, rules);
-        let first = narrow(row::first(row.max_id.into(), mark.into(), skip));
-        let end = first.saturating_add(row.step);
-        if end > Ids::LAST {
-            return None;
-        }
-        slot.pending = Some((row.incarnation, first, end));
-        slot.is_edited = false;
-        self.database.rows[name] = Some(Row {
-            max_id: end,
-            timeline: self.timeline,
-            ..row
-        });
+        let here = self.here();
+        let mark = rules.keep(Rule::ClaimAboveMark, self.database.marks[name]);
+        let skip = skip(tag.row, &here, rules);
+        let first = tag.row.claim(mark, skip, &here)?;
+        let end = tag.row.max_id;
+        self.slots[name].pending = Some((tag.row.incarnation, first, end));
+        self.slots[name].is_edited = false;
+        self.database.tags[name] = Some(tag);
         if rules.hold(Rule::ClaimRaisesMark) {
             let mark = &mut self.database.marks[name];
             *mark = end.max(*mark);
@@ -421,9 +395,9 @@ impl<const LOST: u32> World<LOST> {
 
     /// False if there are more ids or edits than the model has room for.
     fn fits(&self) -> bool {
-        let rows = self.database.rows.iter().flatten();
+        let tags = self.database.tags.iter().flatten();
         let marks = self.database.marks.iter().copied();
-        let mut ends = rows.map(|row| row.max_id).chain(marks);
+        let mut ends = tags.map(|tag| tag.row.max_id).chain(marks);
         ends.all(|end| end <= Ids::LAST) && u32::from(self.raises) < u16::BITS
     }
 
@@ -451,7 +425,7 @@ impl<const LOST: u32> search::World for World<LOST> {
     fn new() -> Self {
         Self {
             database: Database {
-                rows: [None; NAMES],
+                tags: [None; NAMES],
                 marks: [0; NAMES],
             },
             slots: [Slot::default(); NAMES],
@@ -486,13 +460,12 @@ impl<const LOST: u32> search::World for World<LOST> {
         }
         match step {
             Step::Create(name) | Step::CreateAndUse(name) => {
-                if self.database.rows[name].is_some() {
+                if self.database.tags[name].is_some() {
                     return None;
                 }
-                let row = self.new_row();
-                self.insert(name, row, rules);
+                self.insert(name, NEW, rules);
                 if step == Step::CreateAndUse(name) {
-                    let row = self.database.rows[name].as_mut()?;
+                    let row = &mut self.database.tags[name].as_mut()?.row;
                     let id = row.max_id;
                     if rules.hold(Rule::CreationRaisesRow) {
                         row.max_id = id + 1;
@@ -502,28 +475,27 @@ impl<const LOST: u32> search::World for World<LOST> {
                 }
             }
             Step::Drop(name) => {
-                let row = self.database.rows[name]?;
+                let row = self.database.tags[name]?.row;
                 self.remove(name, row, Rule::DeleteLeavesMark, rules);
             }
             Step::Rename(name) => {
                 let to = 1 - name;
-                if self.database.rows[to].is_some() {
+                if self.database.tags[to].is_some() {
                     return None;
                 }
-                let row = self.database.rows[name]?;
-                let row = self.remove(name, row, Rule::RenameLeavesMark, rules);
-                self.database.rows[to] = Some(Row {
-                    max_id: self.arriving(to, row.max_id, rules),
-                    ..row
-                });
+                let tag = self.database.tags[name]?;
+                let row = self.updated(name, to, tag.row, rules)?;
+                self.remove(name, tag.row, Rule::RenameLeavesMark, rules);
+                self.database.tags[to] = Some(Tag { row, ..tag });
                 self.edited(to);
                 self.appear(to, rules);
                 // The columns with its ids are the same.
                 self.issued[to].add_all(self.issued[name]);
             }
             Step::Reset(name) => {
-                self.database.rows[name]?;
-                self.database.rows[name] = Some(self.new_row());
+                self.database.tags[name]?;
+                let row = self.begun(NEW.row, 0);
+                self.database.tags[name] = Some(Tag { row, ..NEW });
                 let marks = &mut self.database.marks[name];
                 *marks = 1.min(*marks);
                 if let Some(copied) = &mut self.copied_marks {
@@ -536,7 +508,7 @@ impl<const LOST: u32> search::World for World<LOST> {
                 self.standbys = [None; STANDBYS];
             }
             Step::Forget(name) => {
-                if self.database.rows[name].is_some() || self.database.marks[name] == 0 {
+                if self.database.tags[name].is_some() || self.database.marks[name] == 0 {
                     return None;
                 }
                 // A tool does not see this: its copy has a mark too many.
@@ -547,22 +519,17 @@ impl<const LOST: u32> search::World for World<LOST> {
             Step::Raise(name) => {
                 let number = self.raises;
                 self.raises += 1;
-                self.edit(name, Some(Rule::RaiseKept), rules, |row| {
-                    row.max_id += RAISE;
-                    row.raises |= 1 << number;
+                self.edit(name, Some(Rule::RaiseKept), rules, |tag| {
+                    tag.row.max_id += RAISE;
+                    tag.raises |= 1 << number;
                 })?;
             }
-            Step::Lower(name) => {
-                if rules.hold(Rule::LoweringRefused) {
-                    return None;
-                }
-                self.edit(name, None, rules, |row| row.max_id = 1)?;
-            }
+            Step::Lower(name) => self.edit(name, None, rules, |tag| tag.row.max_id = 1)?,
             Step::Widen(name) => {
                 let lost = Some(Rule::WiderStepKept);
-                self.edit(name, lost, rules, |row| row.step = WIDE_STEP)?;
+                self.edit(name, lost, rules, |tag| tag.row.step = WIDE_STEP)?;
             }
-            Step::Narrow(name) => self.edit(name, None, rules, |row| row.step = STEP)?,
+            Step::Narrow(name) => self.edit(name, None, rules, |tag| tag.row.step = STEP)?,
             Step::Claim(name) => self.claim(name, rules)?,
             Step::Publish(name) => self.publish(name, rules)?,
             Step::Use(name) => {
@@ -579,11 +546,11 @@ impl<const LOST: u32> search::World for World<LOST> {
             Step::Unload => self.is_unloaded = true,
             Step::Restart => {
                 self.is_unloaded = false;
-                for (slot, row) in self.slots.iter_mut().zip(self.database.rows) {
-                    let is_same = row.is_some_and(|row| {
-                        row.incarnation == slot.incarnation && row.max_id == slot.end
-                    });
-                    let fits = is_same || !rules.hold(Rule::SavedFitsRow);
+                for (slot, tag) in self.slots.iter_mut().zip(self.database.tags) {
+                    let fits = tag.is_some_and(|tag| {
+                        let (incarnation, end) = (slot.incarnation.into(), slot.end.into());
+                        tag.row.full().fits(incarnation, end, end - 1)
+                    }) || !rules.hold(Rule::SavedFitsRow);
                     *slot = if slot.first < slot.end && fits {
                         Slot {
                             pending: None,
@@ -601,13 +568,13 @@ impl<const LOST: u32> search::World for World<LOST> {
                     return None;
                 }
                 if step == Step::CopyRows {
-                    self.copied_rows = Some(self.database.rows);
+                    self.copied_rows = Some(self.database.tags);
                 } else {
                     self.copied_marks = Some(self.database.marks);
                 }
             }
             Step::PutRows => {
-                self.database.rows = self.copied_rows.take()?;
+                self.database.tags = self.copied_rows.take()?;
                 let missing = self.standbys.iter_mut().flatten();
                 for missing in missing.flat_map(|standby| &mut standby.missing) {
                     missing.is_raise |= rules.hold(Rule::PutBackKept);
@@ -627,14 +594,14 @@ impl<const LOST: u32> search::World for World<LOST> {
                 if self.aside.is_some() {
                     return None;
                 }
-                self.aside = Some((name, self.database.rows[name]?));
+                self.aside = Some((name, self.database.tags[name]?));
             }
             Step::PutBack => {
-                let (name, row) = self.aside.take()?;
-                if self.database.rows[name].is_some() {
+                let (name, tag) = self.aside.take()?;
+                if self.database.tags[name].is_some() {
                     return None;
                 }
-                self.insert(name, row, rules);
+                self.insert(name, tag, rules);
             }
             Step::Follow(number) => {
                 let caught_up = Standby {

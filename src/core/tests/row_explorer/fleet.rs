@@ -2,17 +2,13 @@
 //! there, lost or late answers, members with a local tag, and a central server that is promoted or
 //! whose rows a tool rewrites.
 
-use leaf_id_core::row;
-use leaf_id_core::step::Limits;
+use leaf_id_core::row::{self, Update};
 
-use super::search::{self, Histories, Ids, Rules, narrow};
+use super::rows::{self, HERE, Row};
+use super::search::{self, Histories, Ids, Rules};
 
 /// Max claims lost by one promotion of a center, of one id each.
 const LOST_CLAIMS: u32 = 1;
-const LIMITS: Limits = Limits {
-    step: 1,
-    max_step: 1,
-};
 const CENTERS: usize = 2;
 const MEMBERS: usize = 2;
 
@@ -43,13 +39,6 @@ enum Rule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Row {
-    max_id: u8,
-    incarnation: u8,
-    timeline: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Standby {
     row: Row,
     mark: u8,
@@ -68,21 +57,10 @@ struct Center {
     issued: Ids,
 }
 
-/// A tag's row on a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct MemberRow {
-    max_id: u8,
-    incarnation: u8,
-    /// The center that the tag is sourced from.
-    source: Option<usize>,
-    /// Incarnation of the center's row; 0 before the first answer.
-    source_incarnation: u8,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Answer {
     /// The member's row when the request was sent.
-    asked: MemberRow,
+    asked: Row,
     source: usize,
     id: u8,
     incarnation: u8,
@@ -90,11 +68,11 @@ struct Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Member {
-    row: Option<MemberRow>,
+    row: Option<Row>,
     mark: u8,
     /// An answer in transit.
     answer: Option<Answer>,
-    copied: Option<MemberRow>,
+    copied: Option<Row>,
     issued: Ids,
 }
 
@@ -111,9 +89,9 @@ enum Step {
     /// Creates a local tag on a member.
     Create(usize),
     /// Creates a tag sourced from a center.
-    CreateSourced(usize, usize),
+    CreateSourced(usize, u8),
     /// Makes a center the source of a member's tag.
-    Source(usize, usize),
+    Source(usize, u8),
     Drop(usize),
     /// Issues a local id.
     Use(usize),
@@ -138,25 +116,12 @@ enum Step {
 
 impl Center {
     fn claim(&mut self, rules: Rules<Rule>) -> Option<u8> {
-        let promotions = row::promotions(self.row.timeline.into(), self.timeline.into(), true);
-        let skip = if rules.hold(Rule::CenterSkips) {
-            row::missing(promotions, LOST_CLAIMS, LIMITS.step, LIMITS)
-        } else {
-            0
-        };
-        let mark = if rules.hold(Rule::CenterClaimsAboveMark) {
-            self.mark
-        } else {
-            0
-        };
-        let id = narrow(row::first(self.row.max_id.into(), mark.into(), skip));
-        if id >= Ids::LAST {
-            return None;
-        }
-        self.row.max_id = id + 1;
-        self.row.timeline = self.timeline;
+        let here = rows::here(self.timeline);
+        let skip = rules.keep(Rule::CenterSkips, self.row.full().skip(&here));
+        let mark = rules.keep(Rule::CenterClaimsAboveMark, self.mark);
+        let id = self.row.claim(mark, skip, &here)?;
         if rules.hold(Rule::CenterRaisesMark) {
-            self.mark = self.mark.max(id + 1);
+            self.mark = self.mark.max(self.row.max_id);
         }
         if let Some(standby) = &mut self.standby {
             standby.missing = (standby.missing + 1).min(LOST_CLAIMS + 1);
@@ -166,27 +131,27 @@ impl Center {
 }
 
 impl Member {
-    /// Models `src/tags/receive.rs`.
     fn receive(&mut self, incarnation: u8, rules: Rules<Rule>) -> Option<Answer> {
         let answer = self.answer.take()?;
-        let row = self.row.as_mut()?;
-        let is_same = row.incarnation == answer.asked.incarnation
-            && row.source == Some(answer.source)
-            && row.source_incarnation == answer.asked.source_incarnation;
-        if !is_same && rules.hold(Rule::AnswerToSameRow) {
-            return None;
+        let mut row = self.row?.full();
+        if !rules.hold(Rule::NotBehind) {
+            row.max_id = 0;
         }
-        let is_reset = row.source_incarnation != 0 && row.source_incarnation != answer.incarnation;
-        if !is_reset && answer.id < row.max_id && rules.hold(Rule::NotBehind) {
-            return None;
-        }
-        if is_reset {
-            row.incarnation = incarnation;
-        }
-        row.max_id = answer.id + 1;
-        row.source_incarnation = answer.incarnation;
+        let asked = if rules.hold(Rule::AnswerToSameRow) {
+            answer.asked.full()
+        } else {
+            row
+        };
+        let answered = row::Answer {
+            first: answer.id.into(),
+            len: 1,
+            incarnation: answer.incarnation.into(),
+        };
+        let received = row.received(&asked, &answered, &HERE, incarnation.into());
+        let row = Row::from(received.ok()?.row);
+        self.row = Some(row);
         if rules.hold(Rule::AnswerRaisesMark) {
-            self.mark = self.mark.max(answer.id + 1);
+            self.mark = self.mark.max(row.max_id);
         }
         Some(answer)
     }
@@ -198,15 +163,14 @@ impl World {
         self.incarnations
     }
 
-    fn create(&mut self, at: usize, source: Option<usize>) -> Option<()> {
+    fn create(&mut self, at: usize, server: Option<u8>) -> Option<()> {
         let incarnation = self.new_incarnation();
         let member = &mut self.members[at];
-        let row = MemberRow {
-            max_id: narrow(row::arriving(1, member.mark.into())),
-            incarnation,
-            source,
-            source_incarnation: 0,
+        let row = Row {
+            server,
+            ..Row::new(1)
         };
+        let row = row.begun(member.mark, &HERE, incarnation);
         member.copied = None;
         member.row.replace(row).is_none().then_some(())
     }
@@ -232,9 +196,8 @@ impl search::World for World {
     fn new() -> Self {
         let center = |incarnation| Center {
             row: Row {
-                max_id: 1,
                 incarnation,
-                timeline: 1,
+                ..Row::new(1)
             },
             mark: 0,
             timeline: 1,
@@ -264,40 +227,38 @@ impl search::World for World {
             Step::CreateSourced(at, center) => self.create(at, Some(center))?,
             Step::Source(at, center) => {
                 let member = &mut self.members[at];
-                let row = member.row.as_mut()?;
+                let old = member.row?;
                 // The source cannot be changed.
-                if row.source.replace(center).is_some() {
+                if old.server.is_some() {
                     return None;
                 }
-                if rules.hold(Rule::SourcedAtMark) {
-                    row.max_id = narrow(row::arriving(row.max_id.into(), member.mark.into()));
-                }
+                let new = Row {
+                    server: Some(center),
+                    ..old
+                };
+                let mark = rules.keep(Rule::SourcedAtMark, member.mark);
+                member.row = Some(old.updated(new, mark, &HERE, &Update::default())?);
                 member.copied = None;
             }
             Step::Drop(at) => {
                 let member = &mut self.members[at];
                 let row = member.row.take()?;
-                member.mark = narrow(row::leaving(row.max_id.into(), member.mark.into(), 0));
+                member.mark = rows::next(row.max_id, member.mark, 0);
                 member.copied = None;
             }
             Step::Use(at) => {
                 let member = &mut self.members[at];
                 let row = member.row.as_mut()?;
-                if row.source.is_some() {
+                if row.server.is_some() {
                     return None;
                 }
-                let first = row::first(row.max_id.into(), member.mark.into(), 0);
-                let id = narrow(first);
-                if id >= Ids::LAST {
-                    return None;
-                }
-                row.max_id = id + 1;
-                member.mark = member.mark.max(id + 1);
+                let id = row.claim(member.mark, 0, &HERE)?;
+                member.mark = member.mark.max(row.max_id);
                 self.issue_here(at, id);
             }
             Step::Ask(at) => {
                 let asked = self.members[at].row?;
-                let source = asked.source?;
+                let source = usize::from(asked.server?);
                 if self.members[at].answer.is_some() {
                     return None;
                 }
@@ -333,18 +294,9 @@ impl search::World for World {
             Step::CenterReplaces => {
                 let incarnation = self.new_incarnation();
                 let center = &mut self.centers[0];
-                let mark = row::leaving(center.row.max_id.into(), center.mark.into(), 0);
-                let promotions =
-                    row::promotions(center.row.timeline.into(), center.timeline.into(), true);
-                if promotions > 0 {
-                    return None;
-                }
-                center.mark = narrow(mark);
-                center.row = Row {
-                    max_id: center.mark,
-                    incarnation,
-                    timeline: center.timeline,
-                };
+                let (row, here) = (center.row, rows::here(center.timeline));
+                center.mark = rows::next(row.max_id, center.mark, row.full().skip(&here));
+                center.row = Row::new(1).begun(center.mark, &here, incarnation);
                 (center.standby, center.copied) = (None, None);
             }
             Step::CenterResets => {
@@ -353,8 +305,7 @@ impl search::World for World {
                 }
                 let incarnation = self.new_incarnation();
                 let center = &mut self.centers[0];
-                center.row.max_id = 1;
-                center.row.incarnation = incarnation;
+                center.row = Row::new(1).begun(0, &rows::here(center.timeline), incarnation);
                 center.mark = 1.min(center.mark);
                 (center.standby, center.copied) = (None, None);
             }

@@ -2,9 +2,8 @@
 //! other sessions, tools, dumps and a standby. Each number must be one above the last committed
 //! one.
 
-use leaf_id_core::row;
-
-use super::search::{self, Histories, Rules, narrow};
+use super::rows;
+use super::search::{self, Histories, Rules};
 
 const NAMES: usize = 2;
 
@@ -140,12 +139,8 @@ impl Database {
     /// Takes the next number. Returns true if it is the expected one.
     fn next(&mut self, name: usize, rules: Rules<Rule>) -> Option<bool> {
         let last = self.rows[name]?;
-        let mark = if rules.hold(Rule::NextAboveMark) {
-            self.marks[name]
-        } else {
-            0
-        };
-        let number = narrow(row::first(i64::from(last) + 1, mark.into(), 0));
+        let mark = rules.keep(Rule::NextAboveMark, self.marks[name]);
+        let number = rows::next(last + 1, mark, 0);
         self.rows[name] = Some(number);
         if rules.hold(Rule::NextRaisesMark) {
             self.marks[name] = self.marks[name].max(number + 1);
@@ -157,7 +152,7 @@ impl Database {
 
     /// Last number of a row that is inserted.
     fn begin(&self, name: usize) -> u8 {
-        narrow(row::arriving(1, self.marks[name].into()) - 1)
+        rows::next(1, self.marks[name], 0) - 1
     }
 
     fn create(&mut self, name: usize) -> Option<()> {
@@ -239,7 +234,7 @@ impl View {
         let last = self.database.rows[name].take()?;
         self.has_edited(name);
         let before = self.database.marks[name];
-        let mark = narrow(row::leaving(i64::from(last) + 1, before.into(), 0));
+        let mark = rows::next(last + 1, before, 0);
         if rules.hold(leaves) {
             self.database.marks[name] = mark;
             let is_written = mark != before || rules.hold(Rule::EqualMarkWritten);
@@ -253,11 +248,7 @@ impl View {
                 });
             }
         }
-        Some(if rules.hold(Rule::RenameTakesMark) {
-            mark
-        } else {
-            last + 1
-        })
+        Some(rules.keep(Rule::RenameTakesMark, mark).max(last + 1))
     }
 }
 
@@ -312,8 +303,8 @@ impl search::World for World {
                     return None;
                 }
                 let next = view.leave(name, Rule::RenameLeavesMark, rules)?;
-                let arrived = row::arriving(next.into(), view.database.marks[to].into());
-                view.database.rows[to] = Some(narrow(arrived - 1));
+                let next = rows::next(next, view.database.marks[to], 0);
+                view.database.rows[to] = Some(next - 1);
                 view.has_edited(to);
                 // The columns with its numbers are the same.
                 let reported = view.database.reported;
@@ -379,11 +370,8 @@ impl search::World for World {
                 if let Some(rows) = &mut self.copied_rows {
                     rows[0] = Some(begin);
                 }
-                self.database.rows[0] = Some(if rules.hold(Rule::RowAtMarkAfterWait) {
-                    begin.max(self.database.begin(0))
-                } else {
-                    begin
-                });
+                let raised = rules.keep(Rule::RowAtMarkAfterWait, self.database.begin(0));
+                self.database.rows[0] = Some(begin.max(raised));
             }
             Step::DropAndForget(name) => {
                 // An insert that has read the mark may begin there or at 1: the user did both at

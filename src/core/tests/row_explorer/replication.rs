@@ -1,9 +1,10 @@
 //! Two servers, one of which publishes its tags to the other. The subscriber's database has, or
 //! had, tags of the same names. Takeovers in both directions.
 
-use leaf_id_core::row;
+use leaf_id_core::row::Update;
 
-use super::search::{self, Histories, Ids, Rules, narrow};
+use super::rows::{self, HERE, Row};
+use super::search::{self, Histories, Ids, Rules};
 
 const NAMES: usize = 2;
 const SERVERS: usize = 2;
@@ -33,15 +34,15 @@ enum Rule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Row {
-    max_id: u8,
+struct Tag {
+    row: Row,
     /// Created locally, and never changed by replication.
     is_own: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Database {
-    rows: [Option<Row>; NAMES],
+    tags: [Option<Tag>; NAMES],
     marks: [u8; NAMES],
 }
 
@@ -70,7 +71,7 @@ struct World {
     publisher: usize,
     queue: [Option<Change>; QUEUE],
     /// The publisher's rows, which a tool is about to replace, copied without later claims.
-    copied: Option<[Option<Row>; NAMES]>,
+    copied: Option<[Option<Tag>; NAMES]>,
     /// Ids issued by publishers under each name, ...
     published: [Ids; NAMES],
     /// ... and ids issued by each server.
@@ -98,57 +99,52 @@ enum Step {
 }
 
 impl Database {
-    fn arriving(&self, name: usize, max_id: u8) -> u8 {
-        narrow(row::arriving(max_id.into(), self.marks[name].into()))
-    }
-
-    fn create(&mut self, name: usize) -> Option<()> {
-        let row = Row {
-            max_id: self.arriving(name, 1),
-            is_own: true,
-        };
-        self.rows[name].replace(row).is_none().then_some(())
+    fn create(&mut self, name: usize, max_id: u8, is_own: bool) -> Option<()> {
+        let row = Row::new(max_id).begun(self.marks[name], &HERE, 1);
+        let tag = Tag { row, is_own };
+        self.tags[name].replace(tag).is_none().then_some(())
     }
 
     /// Removes a row from its name.
-    fn remove(&mut self, name: usize, rules: Rules<Rule>) -> Option<Row> {
-        let row = self.rows[name].take()?;
+    fn remove(&mut self, name: usize, rules: Rules<Rule>) -> Option<Tag> {
+        let tag = self.tags[name].take()?;
         if rules.hold(Rule::RowLeavesMark) {
             let mark = &mut self.marks[name];
-            *mark = narrow(row::leaving(row.max_id.into(), (*mark).into(), 0));
+            *mark = rows::next(tag.row.max_id, *mark, 0);
         }
-        Some(row)
+        Some(tag)
     }
 
+    /// Renames to the other name. `max_id` is replicated.
     fn rename(&mut self, name: usize, max_id: u8, rules: Rules<Rule>) -> Option<()> {
         let to = 1 - name;
-        let row = self.remove(name, rules)?;
-        let max_id = row.max_id.max(self.marks[name]).max(max_id);
-        self.rows[to] = Some(Row {
-            max_id: self.arriving(to, max_id),
-            ..row
-        });
+        let update = Update {
+            is_renamed: true,
+            is_replicated: true,
+            mark: self.marks[name].into(),
+            ..Update::default()
+        };
+        let tag = self.remove(name, rules)?;
+        let new = Row { max_id, ..tag.row };
+        let row = tag.row.updated(new, self.marks[to], &HERE, &update)?;
+        self.tags[to] = Some(Tag { row, ..tag });
         Some(())
     }
 
     fn claim(&mut self, name: usize) -> Option<u8> {
-        let mark = self.marks[name].into();
-        let row = self.rows[name].as_mut()?;
-        let id = narrow(row::first(row.max_id.into(), mark, 0));
-        if id >= Ids::LAST {
-            return None;
-        }
-        row.max_id = id + 1;
-        self.marks[name] = self.marks[name].max(id + 1);
+        let row = &mut self.tags[name].as_mut()?.row;
+        let id = row.claim(self.marks[name], 0, &HERE)?;
+        self.marks[name] = self.marks[name].max(row.max_id);
         Some(id)
     }
 
     /// A change for an existing name is not applied, but raises `max_id`.
     fn raise(&mut self, name: usize, max_id: u8, rule: Rule, rules: Rules<Rule>) {
-        if let Some(row) = &mut self.rows[name] {
-            row.is_own = false;
+        if let Some(tag) = &mut self.tags[name] {
+            tag.is_own = false;
+            let raised = tag.row.full().merged(max_id.into());
             if rules.hold(rule) {
-                row.max_id = row.max_id.max(max_id);
+                tag.row = raised.map_or(tag.row, Row::from);
             }
         }
     }
@@ -161,34 +157,37 @@ impl Database {
             mark,
         } = change;
         match edit {
-            Edit::Insert if self.rows[name].is_some() => {
+            Edit::Insert if self.tags[name].is_some() => {
                 self.raise(name, max_id, Rule::InsertRaises, rules);
             }
             Edit::Insert => {
-                self.rows[name] = Some(Row {
-                    max_id: self.arriving(name, max_id),
-                    is_own: false,
-                });
+                let _ = self.create(name, max_id, false);
             }
             Edit::Update => {
-                if let Some(row) = &mut self.rows[name] {
-                    row.is_own = false;
-                    row.max_id = if rules.hold(Rule::UpdateRaises) {
-                        row.max_id.max(max_id)
+                if let Some(tag) = &mut self.tags[name] {
+                    tag.is_own = false;
+                    let new = Row { max_id, ..tag.row };
+                    let old = if rules.hold(Rule::UpdateRaises) {
+                        tag.row
                     } else {
-                        max_id
+                        new
                     };
+                    let update = Update {
+                        is_replicated: true,
+                        ..Update::default()
+                    };
+                    tag.row = old.updated(new, 0, &HERE, &update).unwrap_or(tag.row);
                 }
             }
             // Changes of missing rows are ignored.
-            Edit::Rename if self.rows[name].is_none() => {}
-            Edit::Rename if self.rows[1 - name].is_some() => {
+            Edit::Rename if self.tags[name].is_none() => {}
+            Edit::Rename if self.tags[1 - name].is_some() => {
                 self.raise(1 - name, max_id, Rule::RenameRaises, rules);
             }
             Edit::Rename => {
                 let _ = self.rename(name, max_id, rules);
-                if let Some(row) = &mut self.rows[1 - name] {
-                    row.is_own = false;
+                if let Some(tag) = &mut self.tags[1 - name] {
+                    tag.is_own = false;
                 }
             }
             Edit::Delete => {
@@ -212,7 +211,7 @@ impl World {
         let change = Change {
             edit,
             name,
-            max_id: database.rows[at].map_or(0, |row| row.max_id),
+            max_id: database.tags[at].map_or(0, |tag| tag.row.max_id),
             mark: database.marks[name],
         };
         *self.queue.iter_mut().find(|change| change.is_none())? = Some(change);
@@ -240,7 +239,7 @@ impl search::World for World {
     fn new() -> Self {
         Self {
             servers: [Database {
-                rows: [None; NAMES],
+                tags: [None; NAMES],
                 marks: [0; NAMES],
             }; SERVERS],
             publisher: 0,
@@ -257,7 +256,7 @@ impl search::World for World {
         let subscriber = 1 - publisher;
         match step {
             Step::Create(name) => {
-                self.servers[publisher].create(name)?;
+                self.servers[publisher].create(name, 1, true)?;
                 self.publish(Edit::Insert, name)?;
             }
             Step::Drop(name) => {
@@ -266,7 +265,7 @@ impl search::World for World {
             }
             Step::Rename(name) => {
                 let to = 1 - name;
-                if self.servers[publisher].rows[to].is_some() {
+                if self.servers[publisher].tags[to].is_some() {
                     return None;
                 }
                 self.servers[publisher].rename(name, 0, rules)?;
@@ -275,30 +274,30 @@ impl search::World for World {
                 self.published[to].add_all(self.published[name]);
             }
             Step::Touch(name) => {
-                self.servers[publisher].rows[name]?;
+                self.servers[publisher].tags[name]?;
                 self.publish(Edit::Update, name)?;
                 self.copied = None;
             }
             Step::CopyRows => {
-                self.copied = Some(self.servers[publisher].rows);
+                self.copied = Some(self.servers[publisher].tags);
             }
-            Step::PutRows => self.servers[publisher].rows = self.copied.take()?,
+            Step::PutRows => self.servers[publisher].tags = self.copied.take()?,
             Step::Use(name) => {
                 let id = self.servers[publisher].claim(name)?;
                 self.publish(Edit::Update, name)?;
                 self.issue_published(publisher, name, id);
             }
-            Step::SubscriberCreates(name) => self.servers[subscriber].create(name)?,
+            Step::SubscriberCreates(name) => self.servers[subscriber].create(name, 1, true)?,
             Step::SubscriberDrops(name) => {
-                let row = self.servers[subscriber].remove(name, rules)?;
-                if !row.is_own && rules.hold(Rule::SubscriberKeepsRows) {
+                let tag = self.servers[subscriber].remove(name, rules)?;
+                if !tag.is_own && rules.hold(Rule::SubscriberKeepsRows) {
                     return None;
                 }
             }
             Step::SubscriberUses(name) => {
-                let row = self.servers[subscriber].rows[name]?;
+                let tag = self.servers[subscriber].tags[name]?;
                 let id = self.servers[subscriber].claim(name)?;
-                if row.is_own {
+                if tag.is_own {
                     self.issue(subscriber, name, id);
                 } else if rules.hold(Rule::PublisherAlone) {
                     return None;
@@ -320,7 +319,7 @@ impl search::World for World {
                 self.copied = None;
                 self.publisher = subscriber;
                 for name in 0..NAMES {
-                    if self.servers[subscriber].rows[name].is_some() {
+                    if self.servers[subscriber].tags[name].is_some() {
                         self.publish(Edit::Insert, name)?;
                         // Its local ids are published now, too. The other server learns nothing of
                         // names without a tag.

@@ -2,13 +2,14 @@
 //! tags and insert tags, with tools that rewrite a table, and with dumps. Models the state in
 //! `src/tags/transaction.rs`, and the triggers.
 
-use leaf_id_core::row;
+use leaf_id_core::row::{self, Edited, Update};
 
-use super::search::{self, Histories, Ids, Rules, narrow};
+use super::rows::{self, HERE, Row};
+use super::search::{self, Histories, Ids, Rules};
 
 const NAMES: usize = 2;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Rule {
     /// The transaction issues no ids of a tag that it has reset, ...
     NoIdsOfReset,
@@ -47,21 +48,15 @@ enum Rule {
     CommitKept,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
-    Created { next: u8 },
-    Reset,
-    Replaced,
-    Renamed,
-}
-
 /// Contents of both tables, and the state remembered about the edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct View {
     rows: [Option<u8>; NAMES],
     marks: [u8; NAMES],
     /// Edits of the open transaction, by name. They lock rows and marks.
-    kinds: [Option<Kind>; NAMES],
+    edits: [Option<Edited<u8>>; NAMES],
+    /// The rules that refuse ids of tags that were edited, not created.
+    refusals: [Option<Rule>; NAMES],
     /// The name also has the ids of the other one, whose row was renamed.
     is_renamed: [bool; NAMES],
     is_reset: [bool; NAMES],
@@ -150,7 +145,7 @@ impl EditedMark {
     /// The mark that a row leaves where there was this one; 0 for none.
     fn left(max_id: u8, before: u8, rules: Rules<Rule>) -> Self {
         Self {
-            mark: narrow(row::leaving(max_id.into(), before.into(), 0)),
+            mark: rows::next(max_id, before, 0),
             is_inserted: before == 0 || rules.hold(Rule::MarkInsertedAgain),
         }
     }
@@ -162,7 +157,8 @@ impl Transaction {
             view: View {
                 rows: world.rows,
                 marks: world.marks,
-                kinds: [None; NAMES],
+                edits: [None; NAMES],
+                refusals: [None; NAMES],
                 is_renamed: [false; NAMES],
                 is_reset: [false; NAMES],
                 edited_rows: [None; NAMES],
@@ -178,13 +174,9 @@ impl Transaction {
 
     /// Leaves a mark for a row that goes. `max_id` is what the row says.
     fn leave(&mut self, name: usize, max_id: u8, rules: Rules<Rule>) {
-        let end = if rules.hold(Rule::IssuedLeftToMark) {
-            self.issued[name].max(max_id)
-        } else {
-            max_id
-        };
+        let issued = rules.keep(Rule::IssuedLeftToMark, self.issued[name]);
         let view = &mut self.view;
-        let edited = EditedMark::left(end, view.marks[name], rules);
+        let edited = EditedMark::left(issued.max(max_id), view.marks[name], rules);
         let was_inserted = view.edited_marks[name].is_some_and(|edited| edited.is_inserted);
         view.marks[name] = edited.mark;
         view.edited_marks[name] = Some(EditedMark {
@@ -194,17 +186,34 @@ impl Transaction {
     }
 
     fn next(&self, name: usize) -> u8 {
-        let next = match self.view.kinds[name] {
-            Some(Kind::Created { next }) => next,
+        let next = match self.view.edits[name] {
+            Some(Edited::Created(next)) => next,
             _ => self.view.rows[name].unwrap_or(0),
         };
         next.max(self.issued[name])
     }
 
+    /// Remembers an edit of a row under one name to one under another, or the same. `refusal`: the
+    /// rule that refuses ids from now on, unless the tag was created here.
+    fn remember(&mut self, names: [usize; 2], old: Option<Row>, new: Option<Row>, refusal: Rule) {
+        let [from, to] = names;
+        let known = self.view.edits[to];
+        let created = new.map(|new| new.max_id);
+        let [old, new] = [old, new].map(|row| row.map(Row::full));
+        let created = new.as_ref().zip(created);
+        let edits = row::edited(known.as_ref(), old.as_ref(), created, from != to, false);
+        for (name, edit) in names.into_iter().zip(edits) {
+            if edit.is_some() {
+                self.view.edits[name] = edit;
+                self.view.refusals[name] = (edit == Some(Edited::Changed)).then_some(refusal);
+            }
+        }
+    }
+
     fn write(&mut self, rules: Rules<Rule>) {
         self.is_written = true;
         for name in 0..NAMES {
-            if self.view.kinds[name].is_none() {
+            if self.view.edits[name].is_none() {
                 continue;
             }
             let issued = self.issued[name];
@@ -222,7 +231,7 @@ impl Transaction {
 impl World {
     fn is_locked(&self, name: usize) -> bool {
         self.open
-            .is_some_and(|open| open.view.kinds[name].is_some())
+            .is_some_and(|open| open.view.edits[name].is_some())
     }
 
     /// A committed edit, as tools see it.
@@ -255,13 +264,10 @@ impl World {
         if self.is_locked(name) {
             return None;
         }
-        let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0);
-        let id = narrow(first);
-        if id >= Ids::LAST {
-            return None;
-        }
-        self.rows[name] = Some(id + 1);
-        self.marks[name] = self.marks[name].max(id + 1);
+        let mut row = Row::new(self.rows[name]?);
+        let id = row.claim(self.marks[name], 0, &HERE)?;
+        self.rows[name] = Some(row.max_id);
+        self.marks[name] = self.marks[name].max(row.max_id);
         self.issue(name, id);
         Some(())
     }
@@ -273,7 +279,7 @@ impl World {
         }
         // See changes committed by others.
         for name in 0..NAMES {
-            if open.view.kinds[name].is_none() {
+            if open.view.edits[name].is_none() {
                 open.view.rows[name] = self.rows[name];
                 open.view.marks[name] = self.marks[name];
             }
@@ -282,8 +288,8 @@ impl World {
         edit(&mut open)?;
         for name in 0..NAMES {
             let view = &mut open.view;
-            if view.kinds[name].is_some()
-                && (view.rows[name] != before.rows[name] || before.kinds[name].is_none())
+            if view.edits[name].is_some()
+                && (view.rows[name] != before.rows[name] || before.edits[name].is_none())
             {
                 view.edited_rows[name] = Some(view.rows[name]);
             }
@@ -300,18 +306,12 @@ impl World {
         if open.is_written && rules.hold(Rule::NoIdsOnceWritten) {
             return None;
         }
-        let kind = match open.view.kinds[name] {
-            None => return self.use_id(name),
-            Some(kind) => kind,
-        };
-        let (is_refused, was_there) = match kind {
-            Kind::Created { .. } => (false, false),
-            Kind::Reset => (rules.hold(Rule::NoIdsOfReset), true),
-            Kind::Replaced => (rules.hold(Rule::NoIdsOfReplaced), true),
-            Kind::Renamed => (rules.hold(Rule::NoIdsOfRenamed), true),
-        };
+        if open.view.edits[name].is_none() {
+            return self.use_id(name);
+        }
         open.view.rows[name]?;
-        if is_refused {
+        let refusal = open.view.refusals[name];
+        if refusal.is_some_and(|rule| rules.hold(rule)) {
             return None;
         }
         let id = open.next(name);
@@ -319,9 +319,9 @@ impl World {
             return None;
         }
         open.issued[name] = id + 1;
-        if was_there {
+        if refusal.is_some() {
             open.ids_of_edited[name].add(id);
-            if kind == Kind::Renamed {
+            if refusal == Some(Rule::NoIdsOfRenamed) {
                 open.ids_of_edited[1 - name].add(id);
             }
         } else {
@@ -346,7 +346,7 @@ impl World {
         }
         let before = self.issued;
         for name in 0..NAMES {
-            if open.view.kinds[name].is_none() {
+            if open.view.edits[name].is_none() {
                 continue;
             }
             self.rows[name] = open.view.rows[name];
@@ -397,19 +397,16 @@ impl search::World for World {
                 if open.view.rows[name].is_some() {
                     return None;
                 }
-                let mark = open.view.marks[name];
-                let begin = narrow(row::arriving(1, mark.into()));
-                open.view.rows[name] = Some(begin);
-                open.view.kinds[name] = Some(match open.view.kinds[name] {
-                    None => Kind::Created { next: begin },
-                    Some(_) => Kind::Replaced,
-                });
+                let row = Row::new(1).begun(open.view.marks[name], &HERE, 1);
+                open.view.rows[name] = Some(row.max_id);
+                open.remember([name; 2], None, Some(row), Rule::NoIdsOfReplaced);
                 Some(())
             })?,
             Step::Drop(name) => self.edit(|open| {
                 let max_id = open.view.rows[name].take()?;
                 open.leave(name, max_id, rules);
-                open.view.kinds[name] = Some(Kind::Replaced);
+                let old = Row::new(max_id);
+                open.remember([name; 2], Some(old), None, Rule::NoIdsOfReplaced);
                 Some(())
             })?,
             Step::Rename(name) => self.edit(|open| {
@@ -418,24 +415,27 @@ impl search::World for World {
                     return None;
                 }
                 let max_id = open.view.rows[name].take()?;
-                let issued = if rules.hold(Rule::RenameTakesIssued) {
-                    open.next(name)
-                } else {
-                    0
-                };
+                let issued = rules.keep(Rule::RenameTakesIssued, open.next(name));
                 // Before the mark is left, which includes what was issued.
-                let mark = open.view.marks[name];
-                let from = narrow(row::leaving(max_id.into(), mark.into(), 0)).max(issued);
+                let update = Update {
+                    is_renamed: true,
+                    mark: open.view.marks[name].into(),
+                    issued: issued.into(),
+                    ..Update::default()
+                };
+                let old = Row::new(max_id);
+                let new = old.updated(old, open.view.marks[to], &HERE, &update)?;
                 open.leave(name, max_id, rules);
-                let mark = open.view.marks[to];
-                open.view.rows[to] = Some(narrow(row::arriving(from.into(), mark.into())));
-                open.view.kinds = [Some(Kind::Renamed); NAMES];
+                open.view.rows[to] = Some(new.max_id);
+                open.remember([name, to], Some(old), Some(new), Rule::NoIdsOfRenamed);
                 open.view.is_renamed[to] = !open.view.is_reset[name];
                 Some(())
             })?,
             Step::Reset(name) => self.edit(|open| {
-                open.view.rows[name]?;
+                let old = Row::new(open.view.rows[name]?);
+                let new = Row::new(1).begun(0, &HERE, 1);
                 open.view.rows[name] = Some(1);
+                open.remember([name; 2], Some(old), Some(new), Rule::NoIdsOfReset);
                 let mark = &mut open.view.marks[name];
                 if *mark > 0 {
                     *mark = 1;
@@ -445,7 +445,6 @@ impl search::World for World {
                         is_inserted: edited.is_some_and(|edited| edited.is_inserted),
                     });
                 }
-                open.view.kinds[name] = Some(Kind::Reset);
                 open.view.is_renamed[name] = false;
                 open.view.is_reset[name] = true;
                 Some(())
@@ -518,14 +517,11 @@ impl search::World for World {
                 if self.is_locked(0) || self.rows[0].is_some() {
                     return None;
                 }
-                let inserted = narrow(row::arriving(1, mark.into()));
+                let row = Row::new(1).begun(mark, &HERE, 1);
                 // A tool sees the insert, but not that the row is raised.
-                self.show(0, Some(Some(inserted)), None, rules);
-                let begin = if rules.hold(Rule::RowAtMarkAfterWait) {
-                    narrow(row::arriving(inserted.into(), self.marks[0].into()))
-                } else {
-                    inserted
-                };
+                self.show(0, Some(Some(row.max_id)), None, rules);
+                let mark = rules.keep(Rule::RowAtMarkAfterWait, self.marks[0]);
+                let begin = rows::next(row.max_id, mark, 0);
                 self.rows[0] = Some(begin);
                 if step == Step::OtherHasInsertedAndUses {
                     if begin >= Ids::LAST {

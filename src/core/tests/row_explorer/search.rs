@@ -27,6 +27,11 @@ impl<R: Copy + PartialEq> Rules<R> {
     pub fn hold(self, rule: R) -> bool {
         self.without != Some(rule)
     }
+
+    /// The value, or 0 without the rule.
+    pub fn keep<T: Default>(self, rule: R, value: T) -> T {
+        if self.hold(rule) { value } else { T::default() }
+    }
 }
 
 /// State of a model, changed by steps.

@@ -1,17 +1,13 @@
 //! A tag that moves from one database system to another: by a dump, which contains rows but no
 //! marks, or by pg_upgrade, which keeps both. Each system has a standby.
 
-use leaf_id_core::row;
-use leaf_id_core::step::Limits;
+use leaf_id_core::row::Here;
 
-use super::search::{self, Histories, Ids, Rules, narrow};
+use super::rows::{self, Row};
+use super::search::{self, Histories, Ids, Rules};
 
 /// Max claims lost by one promotion, of one id each.
 const LOST_CLAIMS: u32 = 1;
-const LIMITS: Limits = Limits {
-    step: 1,
-    max_step: 1,
-};
 const SERVERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +41,6 @@ enum Rule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Row {
-    max_id: u8,
-    system: u8,
-    timeline: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Standby {
     row: Option<Row>,
     mark: u8,
@@ -69,27 +58,32 @@ struct Server {
 }
 
 impl Server {
-    fn promotions(&self, row: Row, rules: Rules<Rule>) -> u32 {
-        let is_ours = row.system == self.system || !rules.hold(Rule::OtherSystem);
-        row::promotions(row.timeline.into(), self.timeline.into(), is_ours)
+    fn here(&self) -> Here {
+        Here {
+            system: self.system.into(),
+            ..rows::here(self.timeline)
+        }
     }
 
     fn skip(&self, row: Row, rules: Rules<Rule>) -> u64 {
-        if rules.hold(Rule::Skip) {
-            row::missing(
-                self.promotions(row, rules),
-                LOST_CLAIMS,
-                LIMITS.step,
-                LIMITS,
-            )
-        } else {
-            0
+        let mut row = row.full();
+        if !rules.hold(Rule::OtherSystem) {
+            row.last_claim.system = self.system.into();
         }
+        row.skip(&self.here())
     }
 
     /// True if no claim since the last promotion has skipped the lost claims.
     fn is_unsettled(&self, rules: Rules<Rule>) -> bool {
-        self.row.is_some_and(|row| self.promotions(row, rules) > 0)
+        self.row.is_some_and(|row| self.skip(row, rules) > 0)
+    }
+
+    /// Inserts a row.
+    fn insert(&mut self, row: Row, rules: Rules<Rule>) {
+        self.row = Some(row.begun(self.mark, &self.here(), 1));
+        if let Some(standby) = &mut self.standby {
+            standby.is_too_much |= rules.hold(Rule::CreationKept);
+        }
     }
 }
 
@@ -131,18 +125,9 @@ impl World {
         if server.row.is_some() {
             return None;
         }
-        let max_id = narrow(row::arriving(dumped.max_id.into(), server.mark.into()));
-        server.row = Some(if is_raw {
-            dumped
-        } else {
-            Row {
-                max_id,
-                system: server.system,
-                timeline: server.timeline,
-            }
-        });
-        if let Some(standby) = &mut server.standby {
-            standby.is_too_much |= rules.hold(Rule::CreationKept);
+        server.insert(dumped, rules);
+        if is_raw {
+            server.row = Some(dumped);
         }
         self.used = to;
         Some(())
@@ -180,22 +165,14 @@ impl search::World for World {
                 if at != self.used || server.row.is_some() {
                     return None;
                 }
-                server.row = Some(Row {
-                    max_id: narrow(row::arriving(1, server.mark.into())),
-                    system: server.system,
-                    timeline: server.timeline,
-                });
-                if let Some(standby) = &mut server.standby {
-                    standby.is_too_much |= rules.hold(Rule::CreationKept);
-                }
+                server.insert(Row::new(1), rules);
             }
             Step::Drop(at) => {
                 let server = &mut self.servers[at];
                 let row = server.row?;
                 if rules.hold(Rule::DeleteLeavesMark) {
-                    let skip = server.skip(row, rules);
-                    let mark = row::leaving(row.max_id.into(), server.mark.into(), skip);
-                    server.mark = narrow(mark);
+                    let skip = rules.keep(Rule::Skip, server.skip(row, rules));
+                    server.mark = rows::next(row.max_id, server.mark, skip);
                 }
                 server.row = None;
             }
@@ -204,23 +181,12 @@ impl search::World for World {
                     return None;
                 }
                 let server = &mut self.servers[at];
-                let row = server.row?;
-                let skip = server.skip(row, rules);
-                let mark = if rules.hold(Rule::ClaimAboveMark) {
-                    server.mark
-                } else {
-                    0
-                };
-                let id = narrow(row::first(row.max_id.into(), mark.into(), skip));
-                if id >= Ids::LAST {
-                    return None;
-                }
-                server.row = Some(Row {
-                    max_id: id + 1,
-                    system: server.system,
-                    timeline: server.timeline,
-                });
-                server.mark = server.mark.max(id + 1);
+                let mut row = server.row?;
+                let skip = rules.keep(Rule::Skip, server.skip(row, rules));
+                let mark = rules.keep(Rule::ClaimAboveMark, server.mark);
+                let id = row.claim(mark, skip, &server.here())?;
+                server.row = Some(row);
+                server.mark = server.mark.max(row.max_id);
                 if let Some(standby) = &mut server.standby {
                     standby.missing = (standby.missing + 1).min(LOST_CLAIMS + 1);
                     standby.is_too_much |=
