@@ -26,6 +26,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use leaf_id_core::row::ClaimAnswer;
 use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
@@ -39,7 +40,7 @@ use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
 use crate::random;
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
-use crate::tags::claim::{self, ClaimAnswer, TagSource};
+use crate::tags::claim::{self, TagSource};
 use crate::tags::receive::Received;
 
 /// Initial and max back-off of a server that is away. Reduced randomly by up to a quarter, so that

@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 /// Max length of a message, in bytes.
 const LONGEST: usize = 16_384;
 
-/// Request of `leaf_claim`; the answer is [`crate::tags::claim::ClaimAnswer`].
+/// Request of `leaf_claim`; the answer is [`leaf_id_core::row::ClaimAnswer`].
 #[derive(Serialize, Deserialize)]
 pub struct ClaimRequest {
     /// The tag.

@@ -6,9 +6,8 @@
 //! server's, never in that of a session that continues: its rollback would return the range to the
 //! table while ids from it are issued (I2).
 
-use leaf_id_core::row::{self, Here, Row};
+use leaf_id_core::row::{self, ClaimAnswer, Here, Row};
 use leaf_id_core::step::{Decay, Pace};
-use serde::{Deserialize, Serialize};
 
 use super::heap::{self, AllocRow};
 use super::rights;
@@ -69,23 +68,6 @@ pub struct TagSource {
     pub server: Name,
     /// The row that names it.
     pub row: Row<Name>,
-}
-
-/// A claim made for another server.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimAnswer {
-    /// First id.
-    pub first: i64,
-    /// Number of ids.
-    pub len: u32,
-    /// `incarnation` of the row they came from.
-    pub incarnation: i64,
-    /// `max_step` of the row.
-    pub max_step: u32,
-    /// `max_value` of the row.
-    pub max_value: i64,
-    /// Ids skipped before the first one because of a failover.
-    pub skipped: u64,
 }
 
 impl AllocRow {

@@ -1,9 +1,9 @@
 //! Recording of claims made on a source server.
 
-use leaf_id_core::row::{Answer, Discarded};
+use leaf_id_core::row::{ClaimAnswer, Discarded};
 use leaf_id_core::step::Pace;
 
-use super::claim::{ClaimAnswer, TagSource, here, new_incarnation, raised, with_row};
+use super::claim::{TagSource, here, new_incarnation, raised, with_row};
 use super::{heap, mark};
 use crate::error::RefillError;
 use crate::pg::Caught;
@@ -77,12 +77,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
     } = &arrival.received;
     with_row(key, |locked, alloc| {
         let row = &alloc.row;
-        let theirs = Answer {
-            first: answer.first,
-            len: answer.len,
-            incarnation: answer.incarnation,
-        };
-        let claim = row.received(&source.row, &theirs, &here(), new_incarnation());
+        let claim = row.received(&source.row, answer, &here(), new_incarnation());
         let claim = claim.map_err(|discarded| match discarded {
             Discarded::Replaced => Unreceived::Replaced,
             Discarded::Behind => Unreceived::Tag(RefillError::ServerBehind {

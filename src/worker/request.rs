@@ -35,6 +35,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use leaf_id_core::row::ClaimAnswer;
 use leaf_id_core::segment::{Refused, SegmentRequest};
 use pgrx::PgSqlErrorCode;
 
@@ -45,7 +46,7 @@ use crate::remote::RemoteError;
 use crate::remote::central::{Central, RemoteOutcome, RemoteRequest};
 use crate::shmem::{Area, Claimed, IdRange, Key, Slot, SlotState};
 use crate::tags::blocker;
-use crate::tags::claim::{self, Ask, ClaimAnswer, TagSource, Unclaimed};
+use crate::tags::claim::{self, Ask, TagSource, Unclaimed};
 use crate::tags::receive::{self, Arrival, Received, Unreceived};
 
 /// Initial and max retry interval of a tag.

@@ -9,6 +9,8 @@
 //! tests/row_explorer.rs runs the same functions through every history of small models, and prints
 //! the shortest history that issues an id twice if a rule is left out.
 
+use serde::{Deserialize, Serialize};
+
 use crate::step::{self, Decay, Limits};
 
 /// The server that decides.
@@ -88,15 +90,21 @@ pub struct Update {
     pub issued: i64,
 }
 
-/// A source server's answer.
-#[derive(Debug, Clone, Copy)]
-pub struct Answer {
+/// A claim that a source server has made for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ClaimAnswer {
     /// First id.
     pub first: i64,
     /// Number of ids.
     pub len: u32,
-    /// `incarnation` of the row there.
+    /// `incarnation` of the row they came from.
     pub incarnation: i64,
+    /// `max_step` of the row.
+    pub max_step: u32,
+    /// `max_value` of the row.
+    pub max_value: i64,
+    /// Ids skipped before the first one because of a failover.
+    pub skipped: u64,
 }
 
 /// Reason to discard a source server's answer.
@@ -276,7 +284,7 @@ impl<S: Copy + PartialEq> Row<S> {
     pub fn received(
         &self,
         asked: &Self,
-        answer: &Answer,
+        answer: &ClaimAnswer,
         here: &Here,
         incarnation: i64,
     ) -> Result<Claim<S>, Discarded> {

@@ -142,10 +142,11 @@ impl Member {
         } else {
             row
         };
-        let answered = row::Answer {
+        let answered = row::ClaimAnswer {
             first: answer.id.into(),
             len: 1,
             incarnation: answer.incarnation.into(),
+            ..Default::default()
         };
         let received = row.received(&asked, &answered, &HERE, incarnation.into());
         let row = Row::from(received.ok()?.row);
