@@ -217,7 +217,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_gapless_restart(text, bigint),
     leaf_id.leaf_check_preloaded(boolean),
     leaf_id.leaf_grant_tag(text, text),
-    leaf_id.leaf_skip(integer, integer, bigint, integer, integer),
+    leaf_id.leaf_left(bigint, integer, integer, bigint, integer, integer, boolean),
     -- The same with leaf_gapless. Not leaf_gapless_next(), whose callers can block each other.
     @extschema@.leaf_gapless_create(text, bigint),
     @extschema@.leaf_gapless_drop(text, boolean)

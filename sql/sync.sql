@@ -586,8 +586,8 @@ AS $$
         'of this and %s other tags, claims may be missing since a promotion, which is remembered until the next claim: before pg_upgrade, UPDATE leaf_id.leaf_alloc SET step = step',
         count(*) - 1), 'info', 'UPDATE leaf_id.leaf_alloc SET step = step'
     FROM leaf_id.leaf_alloc a
-    WHERE NOT pg_is_in_recovery() AND a.server IS NULL
-        AND leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim) > 0
+    WHERE NOT pg_is_in_recovery() AND leaf_id.leaf_left(
+        0, a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim, a.server IS NOT NULL) > 0
     HAVING count(*) > 0
     UNION ALL
     -- invoices/2026, orders/2026-11-23

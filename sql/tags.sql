@@ -28,11 +28,12 @@ CREATE TRIGGER leaf_alloc_truncate
 
 -- Marks left by edits. Written by SQL, not by oid like those of claims, since tools that copy the
 -- table of marks follow it with row triggers.
-CREATE FUNCTION leaf_id.leaf_skip(
-    step integer, max_step integer, system_identifier bigint, timeline integer, largest_claim integer) RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_skip_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_skip(integer, integer, bigint, integer, integer) IS
-    'How many ids claims may have taken that were lost in promotions since the last claim of a row';
+CREATE FUNCTION leaf_id.leaf_left(
+    max_id bigint, step integer, max_step integer, system_identifier bigint, timeline integer, largest_claim integer,
+    is_sourced boolean) RETURNS bigint
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_left_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_left(bigint, integer, integer, bigint, integer, integer, boolean) IS
+    'What a row leaves to the mark of its name: max_id, and the ids of claims that promotions since its last one may have lost';
 
 CREATE FUNCTION leaf_id.leaf_next_here(tag text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_next_here_wrapper';
@@ -54,13 +55,9 @@ BEGIN
         RETURN NULL;
     END IF;
     FOR gone IN
-        SELECT a.biz_tag AS name, least(
-            greatest(a.max_id, before.high, leaf_id.leaf_next_here(a.biz_tag))
-                -- Lost claims of a sourced tag are skipped by its source server.
-                + CASE WHEN a.server IS NULL
-                    THEN leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim)::numeric
-                    ELSE 0 END,
-            9223372036854775807)::bigint AS high
+        SELECT a.biz_tag AS name, leaf_id.leaf_left(
+            greatest(a.max_id, before.high, leaf_id.leaf_next_here(a.biz_tag)),
+            a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim, a.server IS NOT NULL) AS high
         FROM (
             SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
             UNION ALL

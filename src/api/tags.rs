@@ -1,12 +1,12 @@
 //! The triggers of leaf_id.leaf_alloc, which detect edits of tags, and helpers of the functions that
 //! edit them.
 
-use leaf_id_core::row::{LastClaim, Row};
+use leaf_id_core::row::{self, LastClaim, Row};
 use leaf_id_core::step::Limits;
 use pgrx::prelude::*;
 use pgrx::{PgLogLevel, pg_sys};
 
-use super::call::{bigint, finish, tag, text};
+use super::call::{finish, tag, text};
 use crate::error::Failure;
 use crate::pg::{self, Privilege, RawDatum, TriggerCall};
 use crate::shmem::{self, Tag};
@@ -98,16 +98,18 @@ fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 }
 
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
-fn leaf_skip(
+fn leaf_left(
+    max_id: i64,
     step: i32,
     max_step: i32,
     system_identifier: i64,
     timeline: i32,
     largest_claim: i32,
+    is_sourced: bool,
 ) -> i64 {
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
     let row = Row {
-        max_id: 0,
+        max_id,
         max_value: 0,
         limits: Limits {
             step: number(step),
@@ -119,10 +121,10 @@ fn leaf_skip(
             timeline: timeline.cast_unsigned(),
             largest: number(largest_claim),
         },
-        server: None,
+        server: is_sourced.then_some(()),
         server_incarnation: 0,
     };
-    bigint(claim::skip(&row))
+    row::next(max_id, 0, row.skip(&claim::here()))
 }
 
 #[pg_extern(strict, stable, parallel_restricted, sql = false)]

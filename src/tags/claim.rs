@@ -94,17 +94,12 @@ impl AllocRow {
 }
 
 /// This server.
-pub(super) fn here() -> Here {
+pub fn here() -> Here {
     Here {
         system: pg::system_identifier(),
         timeline: pg::timeline(),
         lost_claims: u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0),
     }
-}
-
-/// Number of ids to skip before the next claim from a row.
-pub fn skip(row: &Row<Name>) -> u64 {
-    row.skip(&here())
 }
 
 /// Logs a skip.
