@@ -24,3 +24,6 @@ pub mod snowflake;
 pub mod state;
 pub mod step;
 pub mod tag_table;
+
+#[cfg(leaf_id_loom)]
+pub use primitive::fail_weak_exchanges;

@@ -3,7 +3,7 @@
 #[cfg(not(leaf_id_loom))]
 pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 #[cfg(leaf_id_loom)]
-pub use under_loom::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+pub use under_loom::{AtomicI64, AtomicU32, AtomicU64, Ordering, fail_weak_exchanges};
 
 /// Loom's atomics, with an extra step before every access.
 ///
@@ -14,9 +14,22 @@ pub use under_loom::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 /// changes nothing, but loom treats any two notifications as dependent.
 #[cfg(leaf_id_loom)]
 mod under_loom {
+    use core::cell::Cell;
+
     use loom::sync::{Condvar, atomic};
 
     pub use atomic::Ordering;
+
+    std::thread_local! {
+        /// Loom runs all threads of a model in one thread.
+        static FAILING: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Makes the next weak exchanges of an execution fail spuriously where the bits of `failing`,
+    /// lowest first, are set. A model calls this first: loom itself makes no exchange fail so.
+    pub fn fail_weak_exchanges(failing: u32) {
+        FAILING.set(failing);
+    }
 
     macro_rules! atomic {
         ($name:ident, $int:ty) => {
@@ -82,6 +95,11 @@ mod under_loom {
                     success: Ordering,
                     failure: Ordering,
                 ) -> Result<$int, $int> {
+                    let failing = FAILING.get();
+                    FAILING.set(failing >> 1);
+                    if failing & 1 == 1 {
+                        return Err(self.load(failure));
+                    }
                     self.compare_exchange(current, new, success, failure)
                 }
             }

@@ -15,6 +15,10 @@
     reason = "a test that panics fails"
 )]
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use leaf_id_core::fail_weak_exchanges;
 use leaf_id_core::layout::Layout;
 use leaf_id_core::segment::{
     DoubleBuffer, Miss, Refused, Remainder, Remainders, SegmentRequest, Taken,
@@ -25,11 +29,24 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 /// Checks a model with at most this many preemptions, unless `LOOM_MAX_PREEMPTIONS` is set. A
-/// switch because a thread ends or blocks is not a preemption.
+/// switch because a thread ends or blocks is not a preemption. Prints the number of executions.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
-    builder.check(model);
+    let bound = builder.preemption_bound.unwrap_or(preemptions);
+    builder.preemption_bound = Some(bound);
+    let executions = std::sync::Arc::new(AtomicU64::new(0));
+    let (counted, begun) = (std::sync::Arc::clone(&executions), Instant::now());
+    builder.check(move || {
+        counted.fetch_add(1, Relaxed);
+        model();
+    });
+    let test = std::thread::current();
+    println!(
+        "{}\t{bound} preemptions\t{} executions\t{:.1} s",
+        test.name().unwrap_or("?"),
+        executions.load(Relaxed),
+        begun.elapsed().as_secs_f32()
+    );
 }
 
 /// A slot: the buffer and its lock.
@@ -669,8 +686,25 @@ mod snowflake {
         issued.map(|issued| issued.id)
     }
 
+    /// Issues like a session: by the fast path if possible.
+    fn issue_at_once(generator: &Generator, ms: i64) -> Result<i64, Stall> {
+        let at_once = generator.next_at_once(|| ms);
+        at_once.map_or_else(|| issue(generator, ms, 0), Ok)
+    }
+
     fn worker_of(id: i64) -> u16 {
         Layout::DEFAULT.decompose(id).unwrap().worker_id
+    }
+
+    /// Checks a model with each choice of the first four weak exchanges of an execution to fail
+    /// spuriously.
+    fn check_with_spurious_failures(preemptions: usize, model: fn()) {
+        for failing in 1..1 << 4 {
+            check(preemptions, move || {
+                fail_weak_exchanges(failing);
+                model();
+            });
+        }
     }
 
     /// Two ids from consecutive calls of one session.
@@ -684,40 +718,128 @@ mod snowflake {
     /// Two sessions that exchange the same word would issue the same id.
     #[test]
     fn two_issuers() {
-        check(4, || {
-            let generator = open_at(50);
-            let other = spawn(&generator, issue_two);
-            let mut ids = issue_two(&generator).to_vec();
-            ids.extend(other.join().unwrap());
-            ids.sort_unstable();
-            let expected: Vec<i64> = (ids[0]..ids[0] + 4).collect();
-            assert_eq!(ids, expected, "no id twice, none skipped");
-        });
+        check(4, two_issue_two);
+    }
+
+    /// The word is as it was after an exchange that has failed spuriously. Taken for a success, the
+    /// id would be issued again.
+    #[test]
+    fn two_issuers_whose_exchanges_fail_spuriously() {
+        check_with_spurious_failures(4, two_issue_two);
+    }
+
+    fn two_issue_two() {
+        let generator = open_at(50);
+        let other = spawn(&generator, issue_two);
+        let mut ids = issue_two(&generator).to_vec();
+        ids.extend(other.join().unwrap());
+        ids.sort_unstable();
+        let expected: Vec<i64> = (ids[0]..ids[0] + 4).collect();
+        assert_eq!(ids, expected, "no id twice, none skipped");
     }
 
     /// Both have waited for the tick after a full millisecond that the clock has not reached.
     #[test]
     fn two_issuers_ahead_of_the_clock() {
+        check(4, two_issue_ahead_of_the_clock);
+    }
+
+    /// The same: at the next try, they have still waited for it.
+    #[test]
+    fn two_issuers_ahead_of_the_clock_whose_exchanges_fail_spuriously() {
+        check_with_spurious_failures(4, two_issue_ahead_of_the_clock);
+    }
+
+    fn two_issue_ahead_of_the_clock() {
+        let generator = open_at(50);
+        generator.set_lead(Lead {
+            max_ms: 100,
+            ..Lead::NONE
+        });
+        let full = Full {
+            ms: 50,
+            found_at_ms: 44,
+        };
+        assert_eq!(issue(&generator, 44, 0), Err(Stall::Full(full)));
+        let issuer = move |generator: &Generator| {
+            let issued = generator.next(|| 45, || true, |_| 0, Some(full)).unwrap();
+            assert_eq!(issued.lead_ms, 6);
+            issued.id
+        };
+        let other = spawn(&generator, issuer);
+        let mut ids = [issuer(&generator), other.join().unwrap()];
+        ids.sort_unstable();
+        assert_eq!(ids[1], ids[0] + 1, "one begins it, and the other goes on");
+    }
+
+    /// The last ids of a millisecond. An addition in place of the exchange would carry into the
+    /// worker id, or take an id that the other has.
+    #[test]
+    fn at_once_and_next_until_the_millisecond_is_full() {
+        check(4, || {
+            let layout = Layout::new(41, 10, 2).unwrap();
+            let generator = Arc::new(Generator::new(layout));
+            generator.reserve(1_000);
+            generator.open(WORKER, 50);
+            let mut ids = vec![issue(&generator, 100, 0).unwrap()];
+            let by_next = spawn(&generator, |generator| {
+                [issue(generator, 100, 0), issue(generator, 100, 0)]
+            });
+            let at_once = [(); 2].map(|()| issue_at_once(&generator, 100));
+            for issued in by_next.join().unwrap().into_iter().chain(at_once) {
+                match issued {
+                    Ok(id) => ids.push(id),
+                    Err(stall) => assert!(matches!(stall, Stall::Full(_))),
+                }
+            }
+            ids.sort_unstable();
+            let expected: Vec<i64> = (ids[0]..ids[0] + 4).collect();
+            assert_eq!(ids, expected, "no id twice, none skipped, none beyond");
+        });
+    }
+
+    /// A close, and the next open at the same millisecond: an exchange that was prepared before
+    /// must not succeed after either.
+    #[test]
+    fn at_once_and_a_close() {
         check(4, || {
             let generator = open_at(50);
-            generator.set_lead(Lead {
-                max_ms: 100,
-                ..Lead::NONE
+            issue(&generator, 100, 0).unwrap();
+            let other = spawn(&generator, |generator| {
+                [(); 2].map(|()| generator.next_at_once(|| 100))
             });
-            let full = Full {
-                ms: 50,
-                found_at_ms: 44,
-            };
-            assert_eq!(issue(&generator, 44, 0), Err(Stall::Full(full)));
-            let issuer = move |generator: &Generator| {
-                let issued = generator.next(|| 45, || true, |_| 0, Some(full)).unwrap();
-                assert_eq!(issued.lead_ms, 6);
-                issued.id
-            };
-            let other = spawn(&generator, issuer);
-            let mut ids = [issuer(&generator), other.join().unwrap()];
+            let last = Layout::DEFAULT.compose(generator.close());
+            assert_eq!(generator.next_at_once(|| 100), None);
+            generator.open(WORKER, 100);
+            assert_eq!(generator.next_at_once(|| 100), None);
+            for id in other.join().unwrap().into_iter().flatten() {
+                assert!(id <= last, "{id} after {last}");
+            }
+        });
+    }
+
+    /// A session that has read the word before a change of the worker id must not issue with the
+    /// old one after it, nor with the new one in the old millisecond.
+    #[test]
+    fn at_once_and_a_change_of_the_worker_id() {
+        check(4, || {
+            let generator = open_at(50);
+            issue(&generator, 100, 0).unwrap();
+            let other = spawn(&generator, |generator| {
+                let at = |ms| generator.next_at_once(|| ms);
+                [at(100), at(100), at(101)]
+            });
+            generator.open(9, 0);
+            let opened = Layout::DEFAULT.compose(generator.last());
+            let mine = [(); 2].map(|()| issue_at_once(&generator, 101).unwrap());
+            let theirs = other.join().unwrap().into_iter().flatten();
+            let (before, after): (Vec<_>, Vec<_>) = theirs.partition(|id| worker_of(*id) == WORKER);
+            assert!(before.iter().all(|id| *id < opened), "above what is issued");
+            let mut ids = [&mine[..], &after].concat();
+            assert!(ids.iter().all(|id| worker_of(*id) == 9 && *id > opened));
             ids.sort_unstable();
-            assert_eq!(ids[1], ids[0] + 1, "one begins it, and the other goes on");
+            ids.dedup();
+            assert_eq!(ids.len(), mine.len() + after.len(), "no id twice");
         });
     }
 
