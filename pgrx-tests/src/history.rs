@@ -169,15 +169,13 @@ impl History {
         let sql = "SELECT coalesce(ids_lost, 0), s.max_id / a.step
                    FROM leaf_id.tags_detail s JOIN leaf_id.leaf_alloc a ON biz_tag = tag
                    WHERE tag = $1";
-        let mut look = |tag: &String| {
-            let row = session.query_one(sql, &[tag]).unwrap();
+        let mut look = |tag: &str| {
+            let row = session.query_one(sql, &[&tag]).unwrap();
             let figure = |column| row.get::<_, i64>(column).unsigned_abs();
             (figure(0), figure(1))
         };
-        let sources = self.sources.iter().map(|source| match source {
-            Source::Tag(tag) => Some(look(tag)),
-            Source::Snowflake => None,
-        });
+        let sources = self.sources.iter();
+        let sources = sources.map(|source| source.tag().map(&mut look));
         sources.collect()
     }
 
@@ -188,11 +186,8 @@ impl History {
     /// On the first fault.
     #[track_caller]
     pub fn settle(&self, session: &mut Session) -> Vec<Window> {
-        let claims: Vec<_> = self
-            .sources
-            .iter()
-            .map(|source| Claims::from(Claimed::read(session, source)))
-            .collect();
+        let claimed = Claimed::read(session, &self.sources);
+        let claims: Vec<_> = claimed.into_iter().map(Claims::from).collect();
         self.settle_by(&claims)
     }
 
@@ -203,23 +198,21 @@ impl History {
     /// On the first fault.
     #[track_caller]
     pub fn settle_fleet(&self, sessions: &mut [Session], central: &mut Session) -> Vec<Window> {
-        let claims: Vec<_> = self
-            .sources
-            .iter()
-            .map(|source| {
-                // All servers before the central one, which has claimed their ids for them.
-                let servers = sessions.iter_mut();
-                let mut servers: Vec<_> = servers
-                    .map(|session| Claimed::read(session, source))
-                    .collect();
-                servers.resize(self.servers, Claimed::GONE);
-                let end = match source {
-                    Source::Tag(tag) => central.max_id(tag),
-                    Source::Snowflake => i64::MAX,
-                };
-                Claims { end, servers }
-            })
+        // All servers before the central one, which has claimed their ids for them.
+        let servers = sessions.iter_mut();
+        let servers: Vec<_> = servers
+            .map(|session| Claimed::read(session, &self.sources))
             .collect();
+        let central = Claimed::read(central, &self.sources);
+        let claims = self.sources.iter().enumerate().map(|(place, source)| {
+            let mut servers: Vec<_> = servers.iter().map(|read| read[place].clone()).collect();
+            servers.resize(self.servers, Claimed::GONE);
+            Claims {
+                end: source.tag().map_or(i64::MAX, |_| central[place].end),
+                servers,
+            }
+        });
+        let claims: Vec<_> = claims.collect();
         self.settle_by(&claims)
     }
 

@@ -127,8 +127,7 @@ impl Part {
     }
 
     /// Table into which ids are inserted.
-    #[must_use]
-    pub fn table(&self) -> String {
+    fn table(&self) -> String {
         format!("rows_of_{}", self.name())
     }
 
@@ -228,6 +227,15 @@ impl<'a> Load<'a> {
                 part.default()
             ));
         }
+    }
+
+    /// Empties the tables. Their rows were a check, by the primary key.
+    pub fn clear(session: &mut Session, parts: &[Part]) {
+        let tables: Vec<_> = parts.iter().map(Part::table).collect();
+        session.run(&format!(
+            "SET synchronous_commit = off; TRUNCATE {}",
+            tables.join(", ")
+        ));
     }
 
     /// Runs the sessions until `drive` returns. Sessions are assigned to servers round-robin.

@@ -395,9 +395,9 @@ impl Server {
 
     /// Changes a setting with ALTER SYSTEM, and reloads.
     pub fn set(&self, name: &str, value: &str) {
-        self.session()
-            .run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
-        self.reload();
+        let mut session = self.session();
+        session.run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
+        session.run("SELECT pg_reload_conf()");
     }
 
     /// Reloads the configuration.

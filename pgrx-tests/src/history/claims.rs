@@ -1,5 +1,6 @@
 //! Claimed ids as reported by servers.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::note::{IdRange, Source};
@@ -49,53 +50,59 @@ impl Claimed {
         dropped: 0,
     };
 
-    /// Reads the state of a source, after waiting for a claim in flight.
+    /// Reads the state of each source, after waiting for claims in flight.
     ///
     /// # Panics
-    /// If the claim does not end, or the tag does not exist.
+    /// If a claim does not end, or a tag does not exist.
     #[track_caller]
-    pub fn read(session: &mut Session, source: &Source) -> Self {
-        match source {
-            Source::Tag(tag) => Self::read_tag(session, tag),
-            Source::Snowflake => {
-                let sql = "SELECT leaf_snowflake_min(reserved_until + interval '1 ms') FROM leaf_id.server";
-                Self {
-                    // The generator is closed, and has no state to report.
-                    end: session.value::<Option<i64>>(sql).unwrap_or(i64::MAX),
-                    max_value: i64::MAX,
-                    cached: Vec::new(),
-                    dropped: 0,
-                }
-            }
-        }
+    pub fn read(session: &mut Session, sources: &[Source]) -> Vec<Self> {
+        wait_until(CLAIM_LIMIT, "the last claims to end", || {
+            session.value(
+                "SELECT NOT EXISTS (SELECT FROM leaf_id.leaf_segment_slots() WHERE spare_state = 'in flight')",
+            )
+        });
+        // No session requests ids, so no claim has begun since: the rows and shared memory are
+        // consistent.
+        let mut tags = Self::read_tags(session, sources);
+        let read = sources.iter().map(|source| match source {
+            Source::Tag(tag) => tags.remove(tag).unwrap_or_else(|| panic!("no {source}")),
+            Source::Snowflake => Self::read_snowflake(session),
+        });
+        read.collect()
     }
 
-    #[track_caller]
-    fn read_tag(session: &mut Session, tag: &str) -> Self {
-        let sql = "SELECT max_id, max_value, current_next, current_last, spare_first, spare_last,
-                       coalesce(ids_lost, 0)
-                   FROM leaf_id.tags_detail
-                   WHERE tag = $1 AND spare_state IS DISTINCT FROM 'in flight'";
-        let mut row = None;
-        wait_until(CLAIM_LIMIT, "the last claim to end", || {
-            row = session.query_opt(sql, &[&tag]).unwrap();
-            row.is_some()
+    fn read_tags(session: &mut Session, sources: &[Source]) -> HashMap<String, Self> {
+        let sql = "SELECT biz_tag, max_id, max_value, current_next, current_last, spare_first,
+                       spare_last, coalesce(ids_lost, 0)
+                   FROM leaf_id.leaf_alloc LEFT JOIN leaf_id.leaf_segment_slots() ON tag = biz_tag
+                   WHERE biz_tag = ANY ($1)";
+        let tags: Vec<_> = sources.iter().filter_map(Source::tag).collect();
+        let rows = session.query(sql, &[&tags]).unwrap();
+        let read = rows.iter().map(|row| {
+            let range = |first, last| {
+                let first: Option<i64> = row.get(first);
+                first.map(|first| IdRange {
+                    first,
+                    last: row.get(last),
+                })
+            };
+            let claimed = Self {
+                end: row.get(1),
+                max_value: row.get(2),
+                cached: [range(3, 4), range(5, 6)].into_iter().flatten().collect(),
+                dropped: row.get::<_, i64>(7).unsigned_abs(),
+            };
+            (row.get(0), claimed)
         });
-        // No session requests ids, so no claim has begun since: the row and shared memory are
-        // consistent if read again.
-        let row = session.query_one(sql, &[&tag]).unwrap();
-        let range = |first, last| {
-            let first: Option<i64> = row.get(first);
-            first.map(|first| IdRange {
-                first,
-                last: row.get(last),
-            })
-        };
+        read.collect()
+    }
+
+    fn read_snowflake(session: &mut Session) -> Self {
+        let sql = "SELECT leaf_snowflake_min(reserved_until + interval '1 ms') FROM leaf_id.server";
         Self {
-            end: row.get(0),
-            max_value: row.get(1),
-            cached: [range(2, 3), range(4, 5)].into_iter().flatten().collect(),
-            dropped: row.get::<_, i64>(6).unsigned_abs(),
+            // The generator is closed, and has no state to report.
+            end: session.value::<Option<i64>>(sql).unwrap_or(i64::MAX),
+            ..Self::GONE
         }
     }
 }

@@ -14,6 +14,17 @@ pub enum Source {
     Snowflake,
 }
 
+impl Source {
+    /// The tag, if ids come from one.
+    #[must_use]
+    pub fn tag(&self) -> Option<&str> {
+        match self {
+            Self::Tag(tag) => Some(tag),
+            Self::Snowflake => None,
+        }
+    }
+}
+
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

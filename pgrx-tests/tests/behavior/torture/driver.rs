@@ -76,8 +76,9 @@ pub(super) trait Subject: Sized {
     /// Performs an event.
     fn perform(driver: &mut Driver<'_, Self>, event: Self::Event);
 
-    /// Checks ids issued since the last call, while the sessions are paused.
-    fn settle(&self, history: &History) -> Vec<Window>;
+    /// Checks ids issued since the last call, while the sessions are paused. Has a session on each
+    /// issuing server.
+    fn settle(&self, history: &History, sessions: &mut [Session]) -> Vec<Window>;
 
     /// True if the source has a last id, after which calls fail.
     fn ends(_source: &Source) -> bool {
@@ -258,13 +259,11 @@ impl<S: Subject> Driver<'_, S> {
     /// Checks the calls since the last settlement, and adds them to the report. The sessions must
     /// be paused.
     pub(super) fn settle(&mut self) {
-        let windows = self.subject.settle(self.history);
-        for server in self.servers {
-            let mut session = server.session();
-            // The rows were a check of their own, by the primary key.
-            for part in &self.plan.parts {
-                session.run(&format!("TRUNCATE {}", part.table()));
-            }
+        let sessions = self.servers.iter().map(|server| server.session());
+        let mut sessions: Vec<_> = sessions.collect();
+        let windows = self.subject.settle(self.history, &mut sessions);
+        for session in &mut sessions {
+            Load::clear(session, &self.plan.parts);
         }
         for failure in self.load.take_failures() {
             // Any statement of a session with a short timeout may have timed out.

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Caller, Cut, Failure, History, IdRange, Mode, Part, Proxy, Server, Source, Stop, Window,
-    wait_until,
+    Caller, Cut, Failure, History, IdRange, Mode, Part, Proxy, Server, Session, Source, Stop,
+    Window, wait_until,
 };
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -238,10 +238,8 @@ impl Subject for Fleet<'_> {
         driver.perform(event);
     }
 
-    fn settle(&self, history: &History) -> Vec<Window> {
-        let servers = self.members.iter().map(|member| &member.server);
-        let mut sessions: Vec<_> = servers.map(Server::session).collect();
-        history.settle_fleet(&mut sessions, &mut self.pair.primary().session())
+    fn settle(&self, history: &History, sessions: &mut [Session]) -> Vec<Window> {
+        history.settle_fleet(sessions, &mut self.pair.primary().session())
     }
 
     fn excuses(&self, cut: &Cut) -> bool {

@@ -174,8 +174,8 @@ impl Subject for OneServer<'_> {
         vec![self.server]
     }
 
-    fn settle(&self, history: &History) -> Vec<Window> {
-        history.settle(&mut self.server.session())
+    fn settle(&self, history: &History, sessions: &mut [Session]) -> Vec<Window> {
+        history.settle(&mut sessions[0])
     }
 
     fn ends(source: &Source) -> bool {
