@@ -465,13 +465,13 @@ impl Driver<'_, OneServer<'_>> {
                  WHERE biz_tag = '{LIMITED}'"
             )),
             Event::RenameTag => {
-                session.run(&format!(
-                    "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away' WHERE biz_tag = '{name}'"
-                ));
-                self.pass(0..200);
-                session.run(&format!(
-                    "UPDATE leaf_id.leaf_alloc SET biz_tag = '{name}' WHERE biz_tag = 'away'"
-                ));
+                // A name of its own: each remembers the ids of all rows that had it.
+                for (from, to) in [(name, &*away(name)), (&*away(name), name)] {
+                    session.run(&format!(
+                        "UPDATE leaf_id.leaf_alloc SET biz_tag = '{to}' WHERE biz_tag = '{from}'"
+                    ));
+                    self.pass(0..200);
+                }
             }
             Event::ReplaceTag => {
                 session.run("BEGIN");
@@ -532,7 +532,10 @@ impl Driver<'_, OneServer<'_>> {
         let (_, tag) = self.choose_tag();
         let edits = [
             "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
-            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away'",
+            &format!(
+                "UPDATE leaf_id.leaf_alloc SET biz_tag = '{}'",
+                away(tag.name)
+            ),
             "DELETE FROM leaf_id.leaf_alloc",
         ];
         let edit = edits.choose(&mut self.random).unwrap();
@@ -601,6 +604,10 @@ fn awaited_worker(session: &mut Session, which: &str) -> i32 {
 
 fn row_of(tag: &str) -> String {
     format!("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'")
+}
+
+fn away(tag: &str) -> String {
+    format!("{tag}_away")
 }
 
 fn drop_tag(session: &mut Session, tag: &str) -> i64 {
