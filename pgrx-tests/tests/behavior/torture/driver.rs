@@ -1,6 +1,7 @@
-//! Shared driver of the torture tests: sessions at work, events drawn from a shuffled deck, and
-//! after every one or two events a check of all issued ids and of all errors. A torture test
-//! defines its events and their allowed effects.
+//! Shared driver of the torture tests: sessions at work, rounds of events, and after each round a
+//! check of all issued ids and of all errors. A round is one or two events from a shuffled deck, a
+//! burst of cheap ones, or both at once. A torture test defines its events and their allowed
+//! effects.
 //!
 //! The seed determines the events, but not their timing relative to the sessions.
 
@@ -16,7 +17,7 @@ use leaf_id_tests::{
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 
 /// Time limit for anything that must happen.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -40,6 +41,9 @@ pub(super) use events;
 pub(super) trait Happening: Copy + Debug + Ord + 'static {
     /// All kinds.
     const ALL: &'static [Self];
+
+    /// True if it takes milliseconds, and leaves no server without ids.
+    fn is_cheap(self) -> bool;
 
     /// Ids it may lose.
     fn loss(self) -> Loss;
@@ -99,26 +103,19 @@ pub(super) trait Subject: Sized {
 
 /// Duration of a torture test.
 #[derive(Clone, Copy)]
-pub(super) struct Extent {
-    events: usize,
-    at_least: Duration,
+pub(super) enum Extent {
+    /// Ten events from the deck, with their bursts.
+    Short,
+    /// All of the deck, and this time at least.
+    Long(Duration),
 }
 
 impl Extent {
-    /// Ten events.
-    pub(super) const SHORT: Self = Self {
-        events: 10,
-        at_least: Duration::ZERO,
-    };
-
-    /// A hundred events, and `LEAF_ID_TORTURE_SECONDS`, or ten minutes.
+    /// `LEAF_ID_TORTURE_SECONDS`, or ten minutes.
     pub(super) fn long() -> Self {
         let seconds = std::env::var("LEAF_ID_TORTURE_SECONDS")
             .map_or(600, |seconds| seconds.parse().expect("a number"));
-        Self {
-            events: 100,
-            at_least: Duration::from_secs(seconds),
-        }
+        Self::Long(Duration::from_secs(seconds))
     }
 }
 
@@ -161,18 +158,25 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
             events: Vec::new(),
             earlier: Vec::new(),
             settled: Instant::now(),
+            hurries: false,
+        };
+        let (events, at_least) = match extent {
+            Extent::Short => (10, Duration::ZERO),
+            Extent::Long(at_least) => (S::Event::ALL.len(), at_least),
         };
         let mut deck = Vec::new();
-        let mut happened = 0;
-        while happened < extent.events || began.elapsed() < extent.at_least {
-            // Usually one at a time; sometimes before the effects of another one are over.
-            let count = if driver.random.random_bool(0.7) { 1 } else { 2 };
-            if deck.len() < count {
+        let mut drawn = 0;
+        while drawn < events || began.elapsed() < at_least {
+            let (from_deck, burst) = driver.draw_round();
+            if deck.len() < from_deck {
                 deck = S::Event::ALL.to_vec();
                 deck.shuffle(&mut driver.random);
             }
-            driver.round(&deck.split_off(deck.len() - count));
-            happened += count;
+            let mut round = deck.split_off(deck.len() - from_deck);
+            drawn += from_deck;
+            round.extend(driver.draw_cheap(burst));
+            round.shuffle(&mut driver.random);
+            driver.round(&round);
         }
         (driver.subject, driver.report)
     });
@@ -200,13 +204,36 @@ pub(super) struct Driver<'a, S: Subject> {
     earlier: Vec<S::Event>,
     /// Time of that settlement.
     settled: Instant,
+    /// In a burst, times without an event are short.
+    hurries: bool,
 }
 
 impl<S: Subject> Driver<'_, S> {
+    /// Numbers of events from the deck and of cheap ones.
+    fn draw_round(&mut self) -> (usize, usize) {
+        // Usually one at a time; sometimes before the effects of another one are over.
+        let from_deck = if self.random.random_bool(0.7) { 1 } else { 2 };
+        let burst = self.random.random_range(5..=20);
+        match self.random.random_range(0..3) {
+            0 => (from_deck, 0),
+            1 => (0, burst),
+            _ => (from_deck, burst),
+        }
+    }
+
+    fn draw_cheap(&mut self, count: usize) -> Vec<S::Event> {
+        let cheap = S::Event::ALL.iter().copied();
+        let cheap: Vec<_> = cheap.filter(|event| event.is_cheap()).collect();
+        (0..count)
+            .map(|_| *cheap.choose(&mut self.random).expect("a cheap event"))
+            .collect()
+    }
+
     fn round(&mut self, events: &[S::Event]) {
         for server in self.subject.servers() {
             server.allow(ROUND);
         }
+        self.hurries = events.len() > 2;
         for &event in events {
             self.pass(50..300);
             self.events.push(event);
@@ -214,7 +241,8 @@ impl<S: Subject> Driver<'_, S> {
             println!("{:?} {event:?}", self.began.elapsed());
             S::perform(self, event);
         }
-        self.pass(100..1000);
+        self.hurries = false;
+        self.pass(50..500);
         let pause = self.load.pause(LIMIT);
         self.settle();
         drop(pause);
@@ -222,7 +250,8 @@ impl<S: Subject> Driver<'_, S> {
 
     /// Lets the sessions work for a random time.
     pub(super) fn pass(&mut self, ms: Range<u64>) {
-        thread::sleep(self.draw(ms));
+        let time = self.draw(ms);
+        thread::sleep(if self.hurries { time / 10 } else { time });
     }
 
     /// A random number of milliseconds.
@@ -340,6 +369,7 @@ impl<S: Subject> Driver<'_, S> {
 
 /// Results of a torture test.
 struct Report<E> {
+    began: Instant,
     events: BTreeMap<E, u32>,
     ids: BTreeMap<&'static str, u64>,
     lost: BTreeMap<Loss, u64>,
@@ -354,6 +384,7 @@ struct Report<E> {
 impl<E: Happening> Report<E> {
     fn new() -> Self {
         Self {
+            began: Instant::now(),
             events: BTreeMap::new(),
             ids: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -370,7 +401,9 @@ impl<E: Happening> Report<E> {
     }
 
     fn print(&self) {
-        println!("events: {}", self.events.values().sum::<u32>());
+        let events: u32 = self.events.values().sum();
+        let a_minute = f64::from(events) * 60.0 / self.began.elapsed().as_secs_f64();
+        println!("events: {events}, {a_minute:.0} a minute");
         for (event, times) in &self.events {
             println!("  {:26} {times:>12}", format!("{event:?}"));
         }
