@@ -36,7 +36,7 @@ mod claims;
 mod note;
 
 use book::Book;
-pub use book::{Cut, Fault, Window};
+pub use book::{Cut, Fault, Timed, Window};
 pub use claims::{Claimed, Claims};
 pub use note::{Caller, IdRange, Source};
 use note::{Note, Outage, Outages};

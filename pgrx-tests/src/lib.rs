@@ -82,7 +82,7 @@ pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
 pub use fleet::{CENTRAL, Fleet};
-pub use history::{Caller, Cut, History, IdRange, Source, Window};
+pub use history::{Caller, Cut, History, IdRange, Source, Timed, Window};
 pub use leases::{
     Asking, First, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, default_node_name,
     edit_json, lease_conf, now_ms, time_of, worker_of,

@@ -1,7 +1,7 @@
 //! Permanent records of a source, and the faults found in them.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
 use super::claims::Claims;
@@ -63,13 +63,30 @@ pub struct Cut {
     pub failure: Failure,
 }
 
+/// When a call was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// Server.
+    pub server: usize,
+    /// Time before the call.
+    pub start: Instant,
+    /// Time after it.
+    pub end: Instant,
+    /// Duration, excluding server downtime.
+    pub took: Duration,
+    /// True if it got ids.
+    pub got_ids: bool,
+}
+
 /// Events of one source between two settlements.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Ids issued, by kind of call.
     pub ids: BTreeMap<&'static str, u64>,
     /// Failed calls.
     pub cut: Vec<Cut>,
+    /// All calls.
+    pub calls: Vec<Timed>,
     /// Ids claimed that are neither issued nor cached. Negative if ids that seemed lost at the last
     /// settlement have reappeared.
     pub lost: i64,
@@ -194,6 +211,7 @@ impl Book {
         Ok(Window {
             ids,
             cut: notes.iter().filter_map(|note| note.cut(outages)).collect(),
+            calls: notes.iter().map(|note| note.timed(outages)).collect(),
             lost: lost - mem::replace(&mut self.lost, lost),
             dropped,
             unseen,
@@ -314,6 +332,22 @@ impl Note {
         })
     }
 
+    fn timed(&self, outages: &Outages) -> Timed {
+        Timed {
+            server: self.caller.server,
+            start: self.start,
+            end: self.end,
+            took: self.up(outages),
+            got_ids: self.ids().is_some(),
+        }
+    }
+
+    /// The ids, if there are any.
+    fn ids(&self) -> Option<&[IdRange]> {
+        let ranges = self.outcome.as_ref().ok()?;
+        (!ranges.is_empty()).then_some(ranges)
+    }
+
     /// Duration, excluding server downtime.
     fn up(&self, outages: &Outages) -> Duration {
         outages.up(self.caller.server, self.start, self.end)
@@ -322,10 +356,8 @@ impl Note {
 
 /// Calls that received ids.
 fn answered<'a>(notes: &'a [&'a Note]) -> impl Iterator<Item = (&'a Note, &'a [IdRange])> {
-    notes.iter().filter_map(|note| {
-        let ranges = note.outcome.as_ref().ok()?;
-        (!ranges.is_empty()).then_some((*note, &**ranges))
-    })
+    let notes = notes.iter();
+    notes.filter_map(|note| Some((*note, note.ids()?)))
 }
 
 /// Calls on one server.

@@ -23,6 +23,15 @@ impl Source {
             Self::Snowflake => None,
         }
     }
+
+    /// Kind of ids.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Tag(_) => "segment",
+            Self::Snowflake => "snowflake",
+        }
+    }
 }
 
 impl fmt::Display for Source {

@@ -19,6 +19,8 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 
+use super::stalls::Stalls;
+
 /// Time limit for anything that must happen.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Time limit of a round.
@@ -44,6 +46,9 @@ pub(super) trait Happening: Copy + Debug + Ord + 'static {
 
     /// True if it takes milliseconds, and leaves no server without ids.
     fn is_cheap(self) -> bool;
+
+    /// Time limit for the next id of each kind after it, unless another event begins meanwhile.
+    fn recovers(self) -> Duration;
 
     /// Ids it may lose.
     fn loss(self) -> Loss;
@@ -145,7 +150,7 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
         Load::prepare(&mut server.session(), &plan.parts);
     }
     let history = plan.history(work.servers[0].dir(), work.servers.len() + work.copies);
-    let (subject, report) = Load::run(work.servers, &history, &plan, |load| {
+    let (subject, report, stalls) = Load::run(work.servers, &history, &plan, |load| {
         let mut driver = Driver {
             subject,
             history: &history,
@@ -155,6 +160,7 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
             plan: &plan,
             began,
             report: Report::new(),
+            stalls: Stalls::new(),
             events: Vec::new(),
             earlier: Vec::new(),
             settled: Instant::now(),
@@ -178,9 +184,10 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
             round.shuffle(&mut driver.random);
             driver.round(&round);
         }
-        (driver.subject, driver.report)
+        (driver.subject, driver.report, driver.stalls)
     });
     report.print();
+    stalls.print();
     assert!(report.issued() > 10_000, "the sessions were not at work");
     for server in subject.servers() {
         server.stop(Stop::Fast);
@@ -199,6 +206,7 @@ pub(super) struct Driver<'a, S: Subject> {
     plan: &'a Plan,
     began: Instant,
     report: Report<S::Event>,
+    stalls: Stalls<S::Event>,
     /// Events since the last settlement, and those before it.
     events: Vec<S::Event>,
     earlier: Vec<S::Event>,
@@ -221,6 +229,13 @@ impl<S: Subject> Driver<'_, S> {
         }
     }
 
+    /// Sources without a last id.
+    fn endless(&self) -> Vec<usize> {
+        let sources = self.history.sources().iter().enumerate();
+        let endless = sources.filter(|(_, source)| !S::ends(source));
+        endless.map(|(place, _)| place).collect()
+    }
+
     fn draw_cheap(&mut self, count: usize) -> Vec<S::Event> {
         let cheap = S::Event::ALL.iter().copied();
         let cheap: Vec<_> = cheap.filter(|event| event.is_cheap()).collect();
@@ -239,7 +254,9 @@ impl<S: Subject> Driver<'_, S> {
             self.events.push(event);
             *self.report.events.entry(event).or_default() += 1;
             println!("{:?} {event:?}", self.began.elapsed());
+            self.stalls.begin();
             S::perform(self, event);
+            self.stalls.end(event, &self.endless(), self.servers.len());
         }
         self.hurries = false;
         self.pass(50..500);
@@ -288,6 +305,7 @@ impl<S: Subject> Driver<'_, S> {
     /// Checks the calls since the last settlement, and adds them to the report. The sessions must
     /// be paused.
     pub(super) fn settle(&mut self) {
+        let paused = Instant::now();
         let sessions = self.servers.iter().map(|server| server.session());
         let mut sessions: Vec<_> = sessions.collect();
         let windows = self.subject.settle(self.history, &mut sessions);
@@ -298,9 +316,13 @@ impl<S: Subject> Driver<'_, S> {
             // Any statement of a session with a short timeout may have timed out.
             self.judge(&failure, failure.state == "57014");
         }
-        for (source, window) in self.history.sources().iter().zip(&windows) {
+        let history = self.history;
+        for (place, (source, window)) in history.sources().iter().zip(&windows).enumerate() {
             self.enter(source, window);
+            let entered = self.stalls.enter(place, source, window, paused);
+            entered.unwrap_or_else(|stall| history.fail(&stall));
         }
+        self.stalls.settled(paused.elapsed());
         self.earlier = mem::take(&mut self.events);
         self.settled = Instant::now();
     }

@@ -88,6 +88,16 @@ impl Happening for Event {
         )
     }
 
+    fn recovers(self) -> Duration {
+        if self.keeps_worker_ids_away() {
+            // The lease of a token that was lost, and the skew.
+            Duration::from_secs(8)
+        } else {
+            // Two claims that time out.
+            Duration::from_secs(3)
+        }
+    }
+
     /// A claim is lost with its answer, wherever between two servers that happens.
     fn loss(self) -> Loss {
         Loss::Crash

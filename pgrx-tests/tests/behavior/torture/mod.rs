@@ -4,3 +4,4 @@ mod driver;
 mod fleet;
 mod server;
 mod sqlsmith;
+mod stalls;

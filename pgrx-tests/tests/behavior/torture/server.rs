@@ -4,6 +4,7 @@
 //! administrators edit tags, and the clock is set up to an hour forward and back. Also: snowflake
 //! ids refused although the clock is within the max lead.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
@@ -19,6 +20,8 @@ const SESSIONS: usize = 16;
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for the launcher to notice the end of a reset.
 const RESET_MARGIN: Duration = Duration::from_secs(3);
+/// Time until snowflake ids continue after a reset, in milliseconds.
+const RESET_MS: Range<u64> = 400..1500;
 /// Steps of the clock, in milliseconds.
 const CLOCK_STEPS_MS: [i64; 5] = [20, 1000, 4000, 60_000, 3_600_000];
 /// If the clock is set back by more than this, snowflake ids may be refused: ids may lead the clock
@@ -137,6 +140,14 @@ impl Happening for Event {
                 | Self::LockRow
                 | Self::UndoEdit
         )
+    }
+
+    fn recovers(self) -> Duration {
+        match self {
+            // Until the time at which ids are to continue.
+            Self::ResetSnowflake => Duration::from_millis(RESET_MS.end) + RESET_MARGIN,
+            _ => Duration::from_secs(2),
+        }
     }
 
     fn loss(self) -> Loss {
@@ -448,7 +459,7 @@ impl Driver<'_, OneServer<'_>> {
     /// Ids continue at the given time. Until then calls wait, or are refused if that takes too
     /// long.
     fn reset_snowflake(&mut self) {
-        let ms = self.random.random_range(400..1500);
+        let ms = self.random.random_range(RESET_MS);
         let sql = format!("SELECT leaf_id.leaf_snowflake_reset(now() + interval '{ms} ms')");
         self.subject.unknown_until = Instant::now() + UNKNOWN;
         self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
