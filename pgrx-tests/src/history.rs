@@ -14,6 +14,8 @@
 //! - I1, I8: each id is claimed in the table (or within the reserved time), both on the issuing
 //!   server and on its source server. None is above `max_value`, below the start of the
 //!   incarnation, or skipped by an edit.
+//! - Gapless series: no number is missing, but of transactions whose outcome their clients do not
+//!   know. As lost ids, they are counted.
 //! - I6: no issued id is still cached, and none is cached by two servers. Ids claimed but neither
 //!   issued nor cached are counted as lost. The caller decides whether that is acceptable: see
 //!   [`Window::unexplained`].

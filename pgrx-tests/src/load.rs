@@ -12,12 +12,15 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use postgres::Statement;
 use postgres::types::{ToSql, Type};
 use rand::rngs::StdRng;
+use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 
 use crate::history::{Caller, History, IdRange, Source};
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
+/// Share of transactions that take numbers of a series: these wait for each other, and for the disk.
+const GAPLESS: f64 = 0.03;
 /// Retry interval of connections.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -68,6 +71,39 @@ const TAG_WAYS: [Way; 7] = [
     },
 ];
 
+/// The number behind each id: that of two ids is the same if these are, under one key.
+const OPAQUE_WAYS: [Way; 4] = [
+    Way {
+        kind: "opaque, single",
+        sql: "SELECT leaf_opaque_decode('SOURCE', leaf_opaque_next('SOURCE'))",
+        single: true,
+    },
+    Way {
+        kind: "opaque, inserted",
+        sql: "INSERT INTO rows_of_SOURCE DEFAULT VALUES RETURNING leaf_opaque_decode('SOURCE', id)",
+        single: true,
+    },
+    Way {
+        kind: "opaque, inserted",
+        sql: "INSERT INTO rows_of_SOURCE SELECT FROM generate_series(1, $1)
+              RETURNING leaf_opaque_decode('SOURCE', id)",
+        single: false,
+    },
+    Way {
+        kind: "opaque, aggregated",
+        sql: "SELECT array_agg(leaf_opaque_decode('SOURCE', leaf_opaque_next('SOURCE')))
+              FROM generate_series(1, $1)",
+        single: false,
+    },
+];
+
+/// Takes part in transactions of its own only: see [`Worker::series`].
+const GAPLESS_WAYS: [Way; 1] = [Way {
+    kind: "gapless, committed",
+    sql: "INSERT INTO rows_of_SOURCE DEFAULT VALUES RETURNING id",
+    single: true,
+}];
+
 const SNOWFLAKE_WAYS: [Way; 4] = [
     Way {
         kind: "snowflake, single",
@@ -112,7 +148,7 @@ END $$";
 /// A source and its use.
 #[derive(Clone)]
 pub struct Part {
-    /// The source. A tag's name must be valid as part of a table's name.
+    /// The source. The name of a tag or series must be valid as part of a table's name.
     pub source: Source,
     /// Max ids per call.
     pub most: u32,
@@ -121,7 +157,7 @@ pub struct Part {
 impl Part {
     fn name(&self) -> &str {
         match &self.source {
-            Source::Tag(tag) => tag,
+            Source::Tag(name) | Source::Opaque(name) | Source::Gapless(name) => name,
             Source::Snowflake => "snowflake",
         }
     }
@@ -134,13 +170,21 @@ impl Part {
     fn default(&self) -> String {
         match &self.source {
             Source::Tag(tag) => format!("leaf_segment_next('{tag}')"),
+            Source::Opaque(tag) => format!("leaf_opaque_next('{tag}')"),
+            Source::Gapless(series) => format!("leaf_gapless_next('{series}')"),
             Source::Snowflake => "leaf_snowflake_next()".into(),
         }
+    }
+
+    fn is_gapless(&self) -> bool {
+        matches!(self.source, Source::Gapless(_))
     }
 
     fn ways(&self) -> &'static [Way] {
         match self.source {
             Source::Tag(_) => &TAG_WAYS,
+            Source::Opaque(_) => &OPAQUE_WAYS,
+            Source::Gapless(_) => &GAPLESS_WAYS,
             Source::Snowflake => &SNOWFLAKE_WAYS,
         }
     }
@@ -217,7 +261,7 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Creates the tables and the function of the load. The tags must exist.
+    /// Creates the tables and the function of the load. The tags and series must exist.
     pub fn prepare(session: &mut Session, parts: &[Part]) {
         session.run(WITH_ROLLBACKS);
         for part in parts {
@@ -229,13 +273,29 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Empties the tables. Their rows were a check, by the primary key.
+    /// Empties the tables. Their rows were a check, by the primary key; those of a series are also
+    /// all numbers that were committed.
+    ///
+    /// # Panics
+    /// If a number of a series is missing.
+    #[track_caller]
     pub fn clear(session: &mut Session, parts: &[Part]) {
-        let tables: Vec<_> = parts.iter().map(Part::table).collect();
-        session.run(&format!(
-            "SET synchronous_commit = off; TRUNCATE {}",
-            tables.join(", ")
-        ));
+        let mut sql = String::from("SET synchronous_commit = off;");
+        for part in parts {
+            let (table, name) = (part.table(), part.name());
+            if part.is_gapless() {
+                // The last one stays, so that the next one is next to it.
+                let last = session.last_number(name);
+                let missing: i64 = session.value(&format!(
+                    "SELECT coalesce({last} - min(id) + 1 - count(*), 0) FROM {table}"
+                ));
+                assert_eq!(missing, 0, "numbers of {name}, the last of which is {last}");
+                sql += &format!("DELETE FROM {table} WHERE id < (SELECT max(id) FROM {table});");
+            } else {
+                sql += &format!("TRUNCATE {table};");
+            }
+        }
+        session.run(&sql);
     }
 
     /// Runs the sessions until `drive` returns. Sessions are assigned to servers round-robin.
@@ -351,7 +411,10 @@ impl<'a> Worker<'a> {
 
     /// One call, or a transaction with several.
     fn work(&mut self, random: &mut StdRng) -> Result<(), Broken> {
-        let result = if random.random_bool(0.7) {
+        let series = self.load.plan.parts.iter().position(Part::is_gapless);
+        let result = if let Some(place) = series.filter(|_| random.random_bool(GAPLESS)) {
+            self.series(random, place)
+        } else if random.random_bool(0.7) {
             self.call(random)
         } else {
             self.transaction(random)
@@ -377,6 +440,34 @@ impl<'a> Worker<'a> {
         self.say(end[random.random_range(0..2)])
     }
 
+    /// A transaction that takes numbers of a series: those that it keeps.
+    fn series(&mut self, random: &mut StdRng, place: usize) -> Result<(), Failed> {
+        let Self { load, caller, .. } = *self;
+        let part = &load.plan.parts[place];
+        let way = &part.ways()[0];
+        let sql = way.sql.replace("SOURCE", part.name());
+        let kept = random.random_range(0..=part.most);
+        let undone = random.random_range(0..=kept);
+        let take = || {
+            let session = &mut self.session;
+            session.try_run("BEGIN")?;
+            let mut numbers = Vec::new();
+            for count in 0..=kept {
+                if count == undone {
+                    session.try_run("SAVEPOINT s")?;
+                    session.try_column::<i64>(&sql)?;
+                    session.try_run("ROLLBACK TO s")?;
+                } else {
+                    numbers.extend(session.try_column::<i64>(&sql)?);
+                }
+            }
+            session.try_run(if kept == 0 { "ROLLBACK" } else { "COMMIT" })?;
+            Ok(IdRange::of(&numbers))
+        };
+        let taken = load.history.call(caller, place, way.kind, kept, take);
+        taken.map_err(|_| Failed)
+    }
+
     fn say(&mut self, sql: &str) -> Result<(), Failed> {
         self.session.try_run(sql).map_err(|failure| {
             self.load.failures.lock().push(failure);
@@ -386,8 +477,9 @@ impl<'a> Worker<'a> {
 
     /// A random call.
     fn call(&mut self, random: &mut StdRng) -> Result<(), Failed> {
-        let place = random.random_range(0..self.load.plan.parts.len());
-        let part = &self.load.plan.parts[place];
+        let parts = self.load.plan.parts.iter().enumerate();
+        let parts = parts.filter(|(_, part)| !part.is_gapless());
+        let (place, part) = parts.choose(random).expect("a source besides a series");
         let choice = random.random_range(0..part.ways().len());
         let way = &part.ways()[choice];
         let asked = if way.single {

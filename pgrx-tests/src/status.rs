@@ -16,6 +16,16 @@ impl Session {
         ))
     }
 
+    /// The last number of a gapless series, by its row and its mark: a tool may have set back either.
+    #[track_caller]
+    pub fn last_number(&mut self, series: &str) -> i64 {
+        self.value(&format!(
+            "SELECT greatest(last_number, high - 1)
+             FROM leaf_id.leaf_gapless LEFT JOIN leaf_id.leaf_gapless_mark USING (series)
+             WHERE series = '{series}'"
+        ))
+    }
+
     /// An expression over a tag's row in `leaf_id.tags_detail`.
     #[track_caller]
     pub fn figure(&mut self, tag: &str, figure: &str) -> i64 {

@@ -193,7 +193,7 @@ impl Book {
         }
         self.check_cached(claims)?;
         let lost = match source {
-            Source::Tag(_) => self.lost_of(claims),
+            Source::Tag(_) | Source::Opaque(_) | Source::Gapless(_) => self.lost_of(claims),
             // Snowflake ids are points in time, most of which are never used.
             Source::Snowflake => 0,
         };

@@ -65,16 +65,22 @@ impl Claimed {
         // consistent.
         let mut tags = Self::read_tags(session, sources);
         let read = sources.iter().map(|source| match source {
-            Source::Tag(tag) => tags.remove(tag).unwrap_or_else(|| panic!("no {source}")),
+            Source::Tag(tag) | Source::Opaque(tag) => {
+                tags.remove(tag).unwrap_or_else(|| panic!("no {source}"))
+            }
+            Source::Gapless(series) => Self::read_series(session, series),
             Source::Snowflake => Self::read_snowflake(session),
         });
         read.collect()
     }
 
     fn read_tags(session: &mut Session, sources: &[Source]) -> HashMap<String, Self> {
-        let sql = "SELECT biz_tag, max_id, max_value, current_next, current_last, spare_first,
+        // Until the next claim, a tool may have set back the row or the mark.
+        let sql = "SELECT biz_tag, greatest(max_id, high), max_value, current_next, current_last, spare_first,
                        spare_last, coalesce(ids_lost, 0)
-                   FROM leaf_id.leaf_alloc LEFT JOIN leaf_id.leaf_segment_slots() ON tag = biz_tag
+                   FROM leaf_id.leaf_alloc
+                   LEFT JOIN leaf_id.leaf_segment_slots() s ON s.tag = biz_tag
+                   LEFT JOIN leaf_id.leaf_high_mark m ON m.tag = biz_tag
                    WHERE biz_tag = ANY ($1)";
         let tags: Vec<_> = sources.iter().filter_map(Source::tag).collect();
         let rows = session.query(sql, &[&tags]).unwrap();
@@ -95,6 +101,13 @@ impl Claimed {
             (row.get(0), claimed)
         });
         read.collect()
+    }
+
+    fn read_series(session: &mut Session, series: &str) -> Self {
+        Self {
+            end: session.last_number(series) + 1,
+            ..Self::GONE
+        }
     }
 
     fn read_snowflake(session: &mut Session) -> Self {

@@ -10,6 +10,10 @@ use crate::session::Failure;
 pub enum Source {
     /// A tag in the database of the session passed to [`History::settle`].
     Tag(String),
+    /// A tag with a key, whose ids are recorded as the numbers behind them.
+    Opaque(String),
+    /// A gapless series, whose numbers are recorded once they are committed.
+    Gapless(String),
     /// The snowflake generator.
     Snowflake,
 }
@@ -19,8 +23,21 @@ impl Source {
     #[must_use]
     pub fn tag(&self) -> Option<&str> {
         match self {
-            Self::Tag(tag) => Some(tag),
-            Self::Snowflake => None,
+            Self::Tag(tag) | Self::Opaque(tag) => Some(tag),
+            Self::Gapless(_) | Self::Snowflake => None,
+        }
+    }
+
+    /// A SELECT of the next id, as it is recorded.
+    #[must_use]
+    pub fn next(&self) -> String {
+        match self {
+            Self::Tag(tag) => format!("SELECT leaf_segment_next('{tag}')"),
+            Self::Opaque(tag) => {
+                format!("SELECT leaf_opaque_decode('{tag}', leaf_opaque_next('{tag}'))")
+            }
+            Self::Gapless(series) => format!("SELECT leaf_gapless_next('{series}')"),
+            Self::Snowflake => "SELECT leaf_snowflake_next()".into(),
         }
     }
 
@@ -29,6 +46,8 @@ impl Source {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tag(_) => "segment",
+            Self::Opaque(_) => "opaque",
+            Self::Gapless(_) => "gapless",
             Self::Snowflake => "snowflake",
         }
     }
@@ -38,6 +57,8 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tag(tag) => write!(f, "tag {tag}"),
+            Self::Opaque(tag) => write!(f, "opaque tag {tag}"),
+            Self::Gapless(series) => write!(f, "series {series}"),
             Self::Snowflake => f.write_str("snowflake"),
         }
     }

@@ -352,7 +352,11 @@ impl<S: Subject> Driver<'_, S> {
                 .fail(&format!("{source}: a call took {longest:?}"));
         }
         let loss = self.events.iter().map(|event| event.loss()).min();
-        let loss = loss.unwrap_or(Loss::Nothing);
+        let loss = match source {
+            // A number of a failed transaction is the next one's.
+            Source::Gapless(_) => Loss::Nothing,
+            _ => loss.unwrap_or(Loss::Nothing),
+        };
         let lost = window.unexplained();
         if lost > 0 && loss >= Loss::CleanRestart {
             let events = &self.events;

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Caller, Cut, Failure, History, IdRange, Mode, Part, Proxy, Server, Session, Source, Stop,
-    Window, wait_until,
+    CENTRAL, Caller, Cut, Failure, History, IdRange, Mode, Part, Proxy, Server, Session, Source,
+    Stop, Window, wait_until,
 };
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -30,12 +30,16 @@ const NUDGES_MS: [i64; 2] = [20, 500];
 const CLAIM: &str = "pg_catalog.ts_parse(";
 
 /// Name, `step`, `max_step`, and max ids per call.
-const TAGS: [(&str, i32, i32, u32); 3] = [
+const TAGS: [(&str, i32, i32, u32); 4] = [
     // Sessions always wait for the central server.
     ("tiny", 10, 50, 10),
     ("small", 100, 5_000, 30),
     ("big", 10_000, 1_000_000, 200),
+    (SECRET, 100, 5_000, 20),
 ];
+/// The members have a key of this tag.
+const SECRET: &str = "secret";
+const SECRET_NUMBERS: i64 = (1 << 53) - 1;
 
 events! {
     KillMember
@@ -229,8 +233,13 @@ impl Member {
         server.source_from(&ways.each_ref().map(Proxy::dir));
         let mut session = server.session();
         session.run("ALTER SERVER leaf_central OPTIONS (SET connect_timeout '1')");
-        for (tag, step, max_step, _) in TAGS {
-            session.create_sourced_tag(tag, step, max_step);
+        let key = "c0ffee".repeat(11);
+        session.run(&format!(
+            "SELECT leaf_id.leaf_make_key('{SECRET}', {SECRET_NUMBERS}, '{}')",
+            &key[..64]
+        ));
+        for source in 0..TAGS.len() {
+            create_tag(&mut session, source);
         }
         server.lease_as(&node_name(number));
         Self { server, ways }
@@ -459,16 +468,16 @@ impl Driver<'_, Fleet<'_>> {
     /// come from the central server.
     fn replace_tag(&mut self, number: usize) {
         let (source, tag) = self.choose_tag();
-        let (_, step, max_step, _) = TAGS[source];
         let mut session = self.subject.members[number].server.session();
         session.run("BEGIN");
         session.run(&format!(
             "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
         ));
-        session.create_sourced_tag(tag, step, max_step);
+        create_tag(&mut session, source);
         session.run("COMMIT; SET leaf_id.refill_timeout = '60s'");
         // From now on, its row covers its issued ids.
-        let call = || Ok(IdRange::of(&[session.try_next(tag)?]));
+        let sql = self.history.sources()[source].next();
+        let call = || Ok(IdRange::of(&session.try_column(&sql)?));
         let caller = self.caller(number);
         let called = self.history.call(caller, source, "by the driver", 1, call);
         called.expect("an id of a tag created anew");
@@ -481,10 +490,7 @@ impl Driver<'_, Fleet<'_>> {
         session.run("SET leaf_id.refill_timeout = '1s'");
         for _ in 0..self.random.random_range(1..10) {
             for (place, source) in self.history.sources().iter().enumerate() {
-                let sql = match source {
-                    Source::Tag(tag) => format!("SELECT leaf_segment_next_batch('{tag}', 20)"),
-                    Source::Snowflake => "SELECT leaf_snowflake_next_batch(20)".into(),
-                };
+                let sql = format!("{} FROM generate_series(1, 20)", source.next());
                 let call = || Ok(IdRange::of(&session.try_column::<i64>(&sql)?));
                 // Refusals are recorded, too.
                 let _ = self.history.call(CLONES, place, "by a clone", 20, call);
@@ -499,6 +505,19 @@ impl Driver<'_, Fleet<'_>> {
         session.run(&format!(
             "SELECT {function}(worker_id) FROM leaf_id.leaf_worker WHERE node_name = '{name}'"
         ));
+    }
+}
+
+/// Creates a tag on a member.
+fn create_tag(session: &mut Session, source: usize) {
+    let (tag, step, max_step, _) = TAGS[source];
+    if tag == SECRET {
+        session.run(&format!(
+            "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step},
+                 max_value => {SECRET_NUMBERS}, server => '{CENTRAL}')"
+        ));
+    } else {
+        session.create_sourced_tag(tag, step, max_step);
     }
 }
 
@@ -518,7 +537,10 @@ fn torture(extent: Extent) {
     let members: Vec<_> = (0..MEMBERS).map(|n| Member::new(n, &pair)).collect();
     let mut parts = TAGS
         .map(|(tag, _, _, most)| Part {
-            source: Source::Tag(tag.into()),
+            source: match tag {
+                SECRET => Source::Opaque(tag.into()),
+                _ => Source::Tag(tag.into()),
+            },
             most,
         })
         .to_vec();

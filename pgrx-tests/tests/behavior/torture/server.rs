@@ -37,12 +37,23 @@ struct Tag {
     max_step: i32,
     max_value: i64,
     most: u32,
+    is_opaque: bool,
+}
+
+impl Tag {
+    fn source(&self) -> Source {
+        if self.is_opaque {
+            Source::Opaque(self.name.into())
+        } else {
+            Source::Tag(self.name.into())
+        }
+    }
 }
 
 const ENDLESS: i64 = i64::MAX - 1;
 const LIMITED: &str = "limited";
 
-const TAGS: [Tag; 4] = [
+const TAGS: [Tag; 5] = [
     // Its allocator is always claiming, so a signal may hit it between any two steps.
     Tag {
         name: "tiny",
@@ -50,6 +61,7 @@ const TAGS: [Tag; 4] = [
         max_step: 20,
         max_value: ENDLESS,
         most: 10,
+        is_opaque: false,
     },
     Tag {
         name: "small",
@@ -57,6 +69,7 @@ const TAGS: [Tag; 4] = [
         max_step: 1000,
         max_value: ENDLESS,
         most: 30,
+        is_opaque: false,
     },
     Tag {
         name: "big",
@@ -64,6 +77,7 @@ const TAGS: [Tag; 4] = [
         max_step: 1_000_000,
         max_value: ENDLESS,
         most: 200,
+        is_opaque: false,
     },
     Tag {
         name: LIMITED,
@@ -71,8 +85,18 @@ const TAGS: [Tag; 4] = [
         max_step: 500,
         max_value: 5000,
         most: 20,
+        is_opaque: false,
+    },
+    Tag {
+        name: "secret",
+        step: 20,
+        max_step: 1000,
+        max_value: (1 << 53) - 1,
+        most: 20,
+        is_opaque: true,
     },
 ];
+const SERIES: &str = "invoices";
 
 events! {
     CancelCaller
@@ -381,13 +405,14 @@ impl Driver<'_, OneServer<'_>> {
         let mut session = self.subject.server.session();
         for (source, (tag, next)) in TAGS.iter().zip(next).enumerate() {
             let call = || {
-                let id = session.try_next(tag.name)?;
-                if id != next {
+                let taken = IdRange::of(&session.try_column(&tag.source().next())?);
+                if taken != IdRange::of(&[next]) {
                     let name = tag.name;
-                    self.history
-                        .fail(&format!("tag {name}: {id} and not {next} after a restart"));
+                    self.history.fail(&format!(
+                        "tag {name}: {taken:?} and not {next} after a restart"
+                    ));
                 }
-                Ok(IdRange::of(&[id]))
+                Ok(taken)
             };
             let result = self
                 .history
@@ -474,10 +499,24 @@ impl Driver<'_, OneServer<'_>> {
         (source, &TAGS[source])
     }
 
+    /// A tag that may be renamed: a name keeps its key.
+    fn choose_plain_tag(&mut self) -> (usize, &'static Tag) {
+        loop {
+            let (source, tag) = self.choose_tag();
+            if !tag.is_opaque {
+                return (source, tag);
+            }
+        }
+    }
+
     /// Edits a tag. If its ids would restart, they start above all claimed ones, so none may be
     /// issued twice, across all incarnations of the row.
     fn edit(&mut self, event: Event) {
-        let (source, tag) = self.choose_tag();
+        let (source, tag) = if event == Event::RenameTag {
+            self.choose_plain_tag()
+        } else {
+            self.choose_tag()
+        };
         let name = tag.name;
         let gap: i64 = self.random.random_range(0..2000);
         let factor = self.random.random_range(1..4);
@@ -565,7 +604,7 @@ impl Driver<'_, OneServer<'_>> {
 
     /// A transaction that has edited a tag, and will not commit.
     fn begin_edit(&mut self) -> Session {
-        let (_, tag) = self.choose_tag();
+        let (_, tag) = self.choose_plain_tag();
         let edits = [
             "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
             &format!(
@@ -672,21 +711,24 @@ fn torture(extent: Extent) {
         ),
     ];
     let server = Server::with_clock(0, &conf);
-    let mut parts = TAGS
-        .each_ref()
-        .map(|tag| Part {
-            source: Source::Tag(tag.name.into()),
-            most: tag.most,
-        })
-        .to_vec();
-    parts.push(Part {
-        source: Source::Snowflake,
-        most: 100,
-    });
+    let tags = TAGS.iter().map(|tag| (tag.source(), tag.most));
+    let others = [
+        (Source::Snowflake, 100),
+        (Source::Gapless(SERIES.into()), 3),
+    ];
+    let parts = tags.chain(others);
+    let parts = parts.map(|(source, most)| Part { source, most }).collect();
     let mut session = server.session();
     for tag in &TAGS {
+        if tag.is_opaque {
+            session.run(&format!(
+                "SELECT leaf_id.leaf_make_key('{}', {}, '')",
+                tag.name, tag.max_value
+            ));
+        }
         create_tag(&mut session, tag, 1);
     }
+    session.run(&format!("SELECT leaf_gapless_create('{SERIES}')"));
     session.run("CREATE DATABASE other");
     let mut other = server.session_in("other");
     other.run("CREATE EXTENSION leaf_id");
