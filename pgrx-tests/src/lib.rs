@@ -16,6 +16,7 @@
 //! - [`clock`]: a clock that the test sets.
 //! - [`counting`]: cost of a call in instructions.
 //! - [`damage`]: ways to damage a file.
+//! - `set_back`: tables whose contents a tool replaces by older ones.
 //! - [`session`]: connections to a server, and errors.
 //! - [`status`]: state of the generators as seen by a session.
 //! - [`checks`]: concurrent sessions, and checks of their ids.
@@ -70,6 +71,7 @@ pub mod programs;
 pub mod proxy;
 pub mod server;
 pub mod session;
+mod set_back;
 pub mod status;
 pub mod waiting;
 

@@ -6,30 +6,8 @@ use std::sync::atomic::Ordering;
 
 use leaf_id_tests::{Fleet, Server, Session, assert_issued_once, in_threads_until};
 
-/// Runs statements that bypass our triggers, like tools that restore older contents of a table.
-fn unseen(session: &mut Session, statements: &str) {
-    session.run(&format!(
-        "BEGIN; ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL; {statements};
-         ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp,
-             ENABLE ALWAYS TRIGGER leaf_alloc_edit, ENABLE ALWAYS TRIGGER leaf_alloc_truncate,
-             ENABLE ALWAYS TRIGGER leaf_alloc_mark, ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
-         COMMIT"
-    ));
-}
-
-/// Statements that set one of the two tables back to an earlier copy.
-const TOOLS: [(&str, &str, &str); 2] = [
-    (
-        "rows",
-        "CREATE TABLE copied AS TABLE leaf_id.leaf_alloc",
-        "UPDATE leaf_id.leaf_alloc a SET max_id = c.max_id FROM copied c WHERE c.biz_tag = a.biz_tag",
-    ),
-    (
-        "marks",
-        "CREATE TABLE copied AS TABLE leaf_id.leaf_high_mark",
-        "DELETE FROM leaf_id.leaf_high_mark; INSERT INTO leaf_id.leaf_high_mark TABLE copied",
-    ),
-];
+/// The two tables that remember how far ids were claimed.
+const TABLES: [&str; 2] = ["leaf_alloc", "leaf_high_mark"];
 
 /// An event afterwards.
 type Event = (&'static str, fn(&Server));
@@ -41,18 +19,18 @@ fn a_table_that_is_set_back_repeats_no_id() {
         ("a clean restart", Server::restart),
         ("a crash", Server::crash),
     ];
-    for (what, copy, set_back) in TOOLS {
+    for table in TABLES {
         let server = Server::with_leaf_id(&[]);
         let mut session = server.session();
         session.run("SELECT leaf_tag_create('t', step => 20, max_step => 20)");
         let mut ids = session.take("t", 30);
         for (event, happen) in events {
-            session.run(copy);
+            session.keep_copy(table);
             ids.extend(session.take("t", 100));
-            unseen(&mut session, &format!("{set_back}; DROP TABLE copied"));
+            session.set_back(table);
             happen(&server);
             session = server.session();
-            println!("{what} set back, {event}");
+            println!("{table} set back, {event}");
             ids.extend(session.take("t", 100));
         }
         assert_issued_once([ids]);
@@ -61,15 +39,15 @@ fn a_table_that_is_set_back_repeats_no_id() {
 
 #[test]
 fn a_center_whose_table_is_set_back_gives_no_id_twice() {
-    for (_, copy, set_back) in TOOLS {
+    for table in TABLES {
         let fleet = Fleet::new(1, &[]);
         fleet.create_tag("t", 20, 20);
         let mut member = fleet.members[0].session();
         let mut central = fleet.central.session();
         let mut ids = member.take("t", 50);
-        central.run(copy);
+        central.keep_copy(table);
         ids.extend(member.take("t", 100));
-        unseen(&mut central, &format!("{set_back}; DROP TABLE copied"));
+        central.set_back(table);
         ids.extend(member.take("t", 100));
         ids.sort_unstable();
         assert_issued_once([ids]);
@@ -79,26 +57,25 @@ fn a_center_whose_table_is_set_back_gives_no_id_twice() {
 /// The table of tags is set back, and the row is edited before a claim has corrected it.
 #[test]
 fn a_row_that_is_set_back_and_edited_repeats_no_id() {
-    let (_, copy, set_back) = TOOLS[0];
+    let [table, _] = TABLES;
     let fleet = Fleet::new(1, &[]);
     let mut session = fleet.members[0].session();
-    let back = format!("{set_back}; DROP TABLE copied");
     // Rename.
     session.run("SELECT leaf_tag_create('a', step => 20, max_step => 20)");
-    session.run(copy);
+    session.keep_copy(table);
     let mut ids = session.take("a", 100);
     // No claim comes afterwards, which would correct the row.
     session.wait_for_spare("a");
-    unseen(&mut session, &back);
+    session.set_back(table);
     session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'a'");
     ids.extend(session.take("b", 100));
     assert_issued_once([ids]);
     // Drop and create, after ids from a central server.
     fleet.create_tag("t", 20, 20);
-    session.run(copy);
+    session.keep_copy(table);
     let mut ids = session.take("t", 100);
     session.wait_for_spare("t");
-    unseen(&mut session, &back);
+    session.set_back(table);
     session.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', step => 20)");
     ids.extend(session.take("t", 100));
     assert_issued_once([ids]);
@@ -106,10 +83,10 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     let mut central = fleet.central.session();
     central.run("SELECT leaf_tag_create('b')");
     let server: String = session.value("SELECT srvname::text FROM pg_foreign_server");
-    session.run(copy);
+    session.keep_copy(table);
     session.take("b", 100);
     session.wait_for_spare("b");
-    unseen(&mut session, &back);
+    session.set_back(table);
     session.run(&format!(
         "UPDATE leaf_id.leaf_alloc SET server = '{server}' WHERE biz_tag = 'b'"
     ));
@@ -201,13 +178,8 @@ fn a_tool_that_follows_the_marks_knows_those_of_names_that_are_gone() {
          SELECT leaf_tag_drop('u'); COMMIT",
     );
     for table in ["leaf_high_mark", "leaf_gapless_mark"] {
-        unseen(
-            &mut session,
-            &format!(
-                "DROP TRIGGER follow ON leaf_id.{table}; DELETE FROM leaf_id.{table};
-                 INSERT INTO leaf_id.{table} SELECT * FROM copy_of_{table}"
-            ),
-        );
+        session.run(&format!("DROP TRIGGER follow ON leaf_id.{table}"));
+        session.set_back(table);
     }
     session.run("SELECT leaf_tag_create('t'), leaf_tag_create('u'), leaf_gapless_create('s')");
     assert!(session.next("t") > 25);

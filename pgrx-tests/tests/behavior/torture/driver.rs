@@ -393,6 +393,20 @@ impl<S: Subject> Driver<'_, S> {
     }
 }
 
+/// How far ids of a tag are claimed, by its row and its mark: a tool may have set back either.
+pub(super) fn end_of(tag: &str) -> String {
+    format!(
+        "SELECT greatest(max_id, high)
+         FROM leaf_id.leaf_alloc LEFT JOIN leaf_id.leaf_high_mark ON tag = biz_tag
+         WHERE biz_tag = '{tag}'"
+    )
+}
+
+/// The same, while it locks the row.
+pub(super) fn lock_of(tag: &str) -> String {
+    format!("{} FOR UPDATE OF leaf_alloc", end_of(tag))
+}
+
 /// Results of a torture test.
 struct Report<E> {
     began: Instant,

@@ -14,7 +14,7 @@ use leaf_id_tests::{
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
-use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, run};
+use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, lock_of, run};
 
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;
@@ -64,6 +64,9 @@ events! {
     RaiseMaxIdAtCentral
     ResetAtCentral
     ReplaceTagOfMember
+    SetBackTagsAtCentral
+    SetBackMarksAtCentral
+    SetBackWorkers
     SetClock
     NudgeClock
     CloneMember
@@ -119,6 +122,9 @@ impl Happening for Event {
             | Self::FreezeCentral
             | Self::FailOver
             | Self::StandbyAway
+            | Self::SetBackTagsAtCentral
+            | Self::SetBackMarksAtCentral
+            | Self::SetBackWorkers
             | Self::SilentNetwork
             | Self::RefusedConnections => &["55P03"],
             _ => &[],
@@ -354,15 +360,14 @@ impl Driver<'_, Fleet<'_>> {
             Event::LockRowAtCentral => {
                 let (_, tag) = self.choose_tag();
                 let mut session = self.subject.pair.primary().session();
-                self.hold_lock(
-                    &mut session,
-                    &format!("{} FOR UPDATE", row_of(tag)),
-                    50..1500,
-                );
+                self.hold_lock(&mut session, &lock_of(tag), 50..1500);
             }
             Event::ChangeSteps => self.change_steps(number),
             Event::RaiseMaxIdAtCentral | Event::ResetAtCentral => self.edit_central(event),
             Event::ReplaceTagOfMember => self.replace_tag(number),
+            Event::SetBackTagsAtCentral => self.set_back("leaf_alloc"),
+            Event::SetBackMarksAtCentral => self.set_back("leaf_high_mark"),
+            Event::SetBackWorkers => self.set_back("leaf_worker"),
             Event::SetClock => self.set_clock(number, &OFF_MS),
             Event::NudgeClock => self.set_clock(number, &NUDGES_MS),
             Event::CloneMember => self.clone_member(number),
@@ -453,7 +458,7 @@ impl Driver<'_, Fleet<'_>> {
         let gap: i64 = self.random.random_range(0..2000);
         let mut session = self.subject.pair.primary().session();
         session.run("BEGIN");
-        let max_id: i64 = session.value(&format!("{} FOR UPDATE", row_of(tag)));
+        let max_id: i64 = session.value(&lock_of(tag));
         let to = max_id + gap;
         session.run(&if event == Event::ResetAtCentral {
             format!("SELECT leaf_tag_reset('{tag}', {to})")
@@ -462,6 +467,20 @@ impl Driver<'_, Fleet<'_>> {
         });
         session.run("COMMIT");
         self.history.skip(source, max_id, to);
+    }
+
+    /// A tool sets a table of the central server back to an earlier copy, and that goes on, is
+    /// restarted, or crashes. Members claim before and after it.
+    fn set_back(&mut self, table: &str) {
+        let mut session = self.subject.pair.primary().session();
+        session.keep_copy(table);
+        self.pass(20..500);
+        session.set_back(table);
+        match self.random.random_range(0..3) {
+            0 => self.subject.pair.primary().restart(),
+            1 => self.subject.pair.primary().crash(),
+            _ => {}
+        }
     }
 
     /// The member loses its cached ids, and its record of received ids. The next ids nevertheless
@@ -519,10 +538,6 @@ fn create_tag(session: &mut Session, source: usize) {
     } else {
         session.create_sourced_tag(tag, step, max_step);
     }
-}
-
-fn row_of(tag: &str) -> String {
-    format!("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'")
 }
 
 fn torture(extent: Extent) {

@@ -14,7 +14,9 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, run};
+use super::driver::{
+    Driver, Extent, Happening, LIMIT, Loss, Subject, Work, end_of, events, lock_of, run,
+};
 
 const SESSIONS: usize = 16;
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -132,6 +134,10 @@ events! {
     VacuumFull
     LockTable
     LockRow
+    SetBackTags
+    SetBackMarks
+    SetBackSeries
+    SetBackSeriesMarks
     UndoEdit
     KillEditor
     OtherExtension
@@ -184,7 +190,12 @@ impl Happening for Event {
             | Self::KillServer
             | Self::KillPostmaster
             | Self::StopImmediately
-            | Self::CrashWithClockBack => Loss::Crash,
+            | Self::CrashWithClockBack
+            // Of which a crash may be a part.
+            | Self::SetBackTags
+            | Self::SetBackMarks
+            | Self::SetBackSeries
+            | Self::SetBackSeriesMarks => Loss::Crash,
             Self::RestartInUse | Self::RestartAtRest => Loss::CleanRestart,
             Self::CancelAllocator | Self::TerminateAllocator => Loss::Worker,
             _ => Loss::Nothing,
@@ -204,7 +215,11 @@ impl Happening for Event {
             Self::KillServer
             | Self::KillPostmaster
             | Self::StopImmediately
-            | Self::RestartInUse => &["57P01", "57P03", ""],
+            | Self::RestartInUse
+            | Self::SetBackTags
+            | Self::SetBackMarks
+            | Self::SetBackSeries
+            | Self::SetBackSeriesMarks => &["57P01", "57P03", ""],
             // PostgreSQL schedules timeouts by the wall clock once one of them has expired.
             Self::SetClockAhead | Self::SetClockBack => &["57014"],
             Self::CrashWithClockBack => &["57014", "57P01", "57P03", ""],
@@ -287,7 +302,10 @@ impl Driver<'_, OneServer<'_>> {
                 self.subject.server.stop(Stop::Immediate);
                 self.subject.server.launch();
             }),
-            Event::RestartInUse => self.history.restart(0, self.subject.server),
+            Event::RestartInUse => {
+                self.correct_rows();
+                self.history.restart(0, self.subject.server);
+            }
             Event::RestartAtRest => self.restart_at_rest(),
             // Several times: the order is at risk only within a millisecond.
             Event::ChangeWorkerId => (0..3).for_each(|_| self.set_worker_id()),
@@ -326,9 +344,13 @@ impl Driver<'_, OneServer<'_>> {
             }
             Event::LockRow => {
                 let (_, tag) = self.choose_tag();
-                let lock = format!("{} FOR UPDATE", row_of(tag.name));
-                self.hold_lock(&mut self.subject.server.session(), &lock, 50..600);
+                let mut session = self.subject.server.session();
+                self.hold_lock(&mut session, &lock_of(tag.name), 50..600);
             }
+            Event::SetBackTags => self.set_back("leaf_alloc"),
+            Event::SetBackMarks => self.set_back("leaf_high_mark"),
+            Event::SetBackSeries => self.set_back("leaf_gapless"),
+            Event::SetBackSeriesMarks => self.set_back("leaf_gapless_mark"),
             Event::UndoEdit => {
                 let mut session = self.begin_edit();
                 self.pass(0..300);
@@ -386,18 +408,32 @@ impl Driver<'_, OneServer<'_>> {
 
     fn kill_allocator_at_locked_row(&mut self) {
         let mut holder = self.subject.server.session();
-        holder.run(&format!("BEGIN; {} FOR UPDATE", row_of("tiny")));
+        holder.run(&format!("BEGIN; {}", lock_of("tiny")));
         self.crash(|session, _| worker(session, BLOCKED));
+    }
+
+    /// As the next claims would. A clean restart loses the cached ids of a row that a tool has set
+    /// back.
+    fn correct_rows(&self) {
+        self.subject.server.session().run(
+            "UPDATE leaf_id.leaf_alloc SET max_id = high FROM leaf_id.leaf_high_mark
+             WHERE tag = biz_tag AND max_id < high",
+        );
     }
 
     /// If no session requests ids, none may be lost: the next one follows.
     fn restart_at_rest(&mut self) {
         let pause = self.load.pause(LIMIT);
+        self.correct_rows();
         let mut session = self.subject.server.session();
         self.settle();
         let next = TAGS.each_ref().map(|tag| {
-            let sql = "SELECT coalesce(current_next, spare_first, max_id) FROM leaf_id.tags_detail";
-            session.value::<i64>(&format!("{sql} WHERE tag = '{}'", tag.name))
+            session.value::<i64>(&format!(
+                "SELECT coalesce((SELECT coalesce(current_next, spare_first)
+                     FROM leaf_id.tags_detail WHERE tag = '{}'), ({}))",
+                tag.name,
+                end_of(tag.name)
+            ))
         });
         drop(session);
         self.history.while_down(0, || self.subject.server.restart());
@@ -528,12 +564,13 @@ impl Driver<'_, OneServer<'_>> {
                 tag.max_step * factor
             )),
             Event::RaiseMaxId => {
-                let sql = format!(
-                    "UPDATE leaf_id.leaf_alloc SET max_id = max_id + {gap} WHERE biz_tag = '{name}'
-                     RETURNING max_id"
-                );
-                let max_id: i64 = session.value(&sql);
-                self.history.skip(source, max_id - gap, max_id);
+                session.run("BEGIN");
+                let max_id: i64 = session.value(&lock_of(name));
+                session.run(&format!(
+                    "UPDATE leaf_id.leaf_alloc SET max_id = {max_id} + {gap} WHERE biz_tag = '{name}';
+                     COMMIT"
+                ));
+                self.history.skip(source, max_id, max_id + gap);
             }
             Event::RaiseMaxValue => session.run(&format!(
                 "UPDATE leaf_id.leaf_alloc SET max_value = greatest(max_id, max_value) + 5000
@@ -563,7 +600,7 @@ impl Driver<'_, OneServer<'_>> {
             }
             Event::ResetTag => {
                 session.run("BEGIN");
-                let max_id: i64 = session.value(&format!("{} FOR UPDATE", row_of(name)));
+                let max_id: i64 = session.value(&lock_of(name));
                 session.run(&format!(
                     "SELECT leaf_tag_reset('{name}', {})",
                     max_id + gap
@@ -580,7 +617,7 @@ impl Driver<'_, OneServer<'_>> {
         session.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc");
         let max_ids = TAGS
             .each_ref()
-            .map(|tag| session.value::<i64>(&row_of(tag.name)));
+            .map(|tag| session.value::<i64>(&end_of(tag.name)));
         session.run("SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc");
         for (tag, max_id) in TAGS.iter().zip(max_ids) {
             create_tag(session, tag, max_id + gap);
@@ -599,6 +636,20 @@ impl Driver<'_, OneServer<'_>> {
         result.expect("an id of a tag that was replaced");
         for (source, max_id) in max_ids.into_iter().enumerate() {
             self.history.skip(source, max_id, max_id + gap);
+        }
+    }
+
+    /// A tool sets a table back to an earlier copy, and the server goes on, is restarted, or crashes.
+    fn set_back(&mut self, table: &str) {
+        let server = self.subject.server;
+        let mut session = server.session();
+        session.keep_copy(table);
+        self.pass(20..500);
+        session.set_back(table);
+        match self.random.random_range(0..3) {
+            0 => self.history.restart(0, server),
+            1 => self.history.while_down(0, || server.crash()),
+            _ => {}
         }
     }
 
@@ -677,17 +728,14 @@ fn awaited_worker(session: &mut Session, which: &str) -> i32 {
     pid.unwrap()
 }
 
-fn row_of(tag: &str) -> String {
-    format!("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'")
-}
-
 fn away(tag: &str) -> String {
     format!("{tag}_away")
 }
 
 fn drop_tag(session: &mut Session, tag: &str) -> i64 {
     session.value(&format!(
-        "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}' RETURNING max_id"
+        "WITH gone AS (DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}' RETURNING max_id)
+         SELECT greatest(max_id, high) FROM gone LEFT JOIN leaf_id.leaf_high_mark ON tag = '{tag}'"
     ))
 }
 
