@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::checks::wait_until;
@@ -75,10 +75,33 @@ impl Backup {
         server
     }
 
+    /// Puts the backup in the place of a server that was stopped or killed, and recovers all of its
+    /// WAL there, on a new timeline.
+    pub fn restore(self, server: &Server) {
+        let replaced = take_place(&self.dir, server);
+        let wal = replaced.join("pg_wal");
+        server.append("restore_command", &format!("cp {}/%f %p", wal.display()));
+        server.signal("recovery.signal");
+        server.launch();
+        server.wait_for_end_of_recovery();
+        for dir in [replaced, self.dir] {
+            fs::remove_dir_all(dir).unwrap();
+        }
+    }
+
     fn start_with(self, signal: &str, more: &[(&str, &str)], conf: &[(&str, &str)]) -> Server {
         fs::write(self.data_dir().join(signal), "").unwrap();
         Server::start_in(self.dir, &[more, conf].concat())
     }
+}
+
+/// Moves the data directory in `dir` to the place of the server's, and returns the new one of that.
+fn take_place(dir: &Path, server: &Server) -> PathBuf {
+    let replaced = server.dir().join("replaced");
+    fs::rename(server.data_dir(), &replaced).unwrap();
+    fs::rename(dir.join("data"), server.data_dir()).unwrap();
+    server.append("unix_socket_directories", server.dir().to_str().unwrap());
+    replaced
 }
 
 impl Server {
@@ -181,6 +204,15 @@ impl Server {
         self.wait_for_end_of_recovery();
     }
 
+    /// Promotes this standby, which is stopped, in the place of its primary, which was killed.
+    pub fn replace(self, primary: &Self) {
+        let replaced = take_place(self.dir(), primary);
+        primary.append("primary_conninfo", "");
+        primary.launch();
+        primary.promote();
+        fs::remove_dir_all(replaced).unwrap();
+    }
+
     /// Gives this standby the history files of another server, as a shared archive would, so that
     /// its own promotion begins a later timeline. To stay on its timeline until then, it needs
     /// `recovery_target_timeline = 'current'`.
@@ -233,10 +265,14 @@ impl Server {
     #[track_caller]
     pub fn follow(&self, primary: &Self) {
         self.append("primary_conninfo", &primary.conninfo());
-        let signal = self.data_dir().join("standby.signal");
+        self.signal("standby.signal");
+        self.launch();
+    }
+
+    fn signal(&self, name: &str) {
+        let signal = self.data_dir().join(name);
         fs::write(&signal, "").unwrap();
         self.give(&signal);
-        self.launch();
     }
 
     /// As [`Server::set`], but in postgresql.conf, so that base backups contain the setting; start

@@ -393,13 +393,16 @@ impl<S: Subject> Driver<'_, S> {
     }
 }
 
-/// How far ids of a tag are claimed, by its row and its mark: a tool may have set back either.
+/// The first id of the next claim, in [`ROWS_AND_MARKS`]: a tool may have set back either, and after
+/// a promotion, lost claims are skipped.
+pub(super) const NEXT_CLAIM: &str = "greatest(max_id, high)
+    + leaf_id.leaf_skip(step, max_step, system_identifier, timeline, largest_claim)";
+pub(super) const ROWS_AND_MARKS: &str =
+    "leaf_id.leaf_alloc LEFT JOIN leaf_id.leaf_high_mark ON tag = biz_tag";
+
+/// A SELECT of that of a tag.
 pub(super) fn end_of(tag: &str) -> String {
-    format!(
-        "SELECT greatest(max_id, high)
-         FROM leaf_id.leaf_alloc LEFT JOIN leaf_id.leaf_high_mark ON tag = biz_tag
-         WHERE biz_tag = '{tag}'"
-    )
+    format!("SELECT {NEXT_CLAIM} FROM {ROWS_AND_MARKS} WHERE biz_tag = '{tag}'")
 }
 
 /// The same, while it locks the row.

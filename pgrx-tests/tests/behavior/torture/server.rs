@@ -8,14 +8,15 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Cut, Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
+    Backup, Cut, Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::driver::{
-    Driver, Extent, Happening, LIMIT, Loss, Subject, Work, end_of, events, lock_of, run,
+    Driver, Extent, Happening, LIMIT, Loss, NEXT_CLAIM, ROWS_AND_MARKS, Subject, Work, end_of,
+    events, lock_of, run,
 };
 
 const SESSIONS: usize = 16;
@@ -142,6 +143,8 @@ events! {
     KillEditor
     OtherExtension
     OtherDatabase
+    PromoteStandby
+    RestoreBackup
 }
 
 impl Happening for Event {
@@ -195,7 +198,9 @@ impl Happening for Event {
             | Self::SetBackTags
             | Self::SetBackMarks
             | Self::SetBackSeries
-            | Self::SetBackSeriesMarks => Loss::Crash,
+            | Self::SetBackSeriesMarks
+            | Self::PromoteStandby
+            | Self::RestoreBackup => Loss::Crash,
             Self::RestartInUse | Self::RestartAtRest => Loss::CleanRestart,
             Self::CancelAllocator | Self::TerminateAllocator => Loss::Worker,
             _ => Loss::Nothing,
@@ -363,6 +368,8 @@ impl Driver<'_, OneServer<'_>> {
             }
             Event::OtherExtension => self.replace_other_extension(),
             Event::OtherDatabase => self.copy_other_database(),
+            Event::PromoteStandby => self.promote_standby(),
+            Event::RestoreBackup => self.restore_backup(),
         }
     }
 
@@ -697,6 +704,90 @@ impl Driver<'_, OneServer<'_>> {
     }
 }
 
+impl Driver<'_, OneServer<'_>> {
+    /// The server dies, and with it claims that its standby has not received.
+    fn promote_standby(&mut self) {
+        let server = self.subject.server;
+        let ahead_ms = server.clock().ahead_ms();
+        let backup = self.back_up().with_clock(ahead_ms);
+        let standby = backup.start_standby(server, &[]);
+        self.pass(50..500);
+        let pause = self.load.pause(LIMIT);
+        // No claim is in flight.
+        self.settle();
+        standby.replay_all_of(server);
+        standby.stop(Stop::Fast);
+        self.claim();
+        self.settle();
+        server.kill_9();
+        standby.replace(server);
+        self.begin_timeline(Event::PromoteStandby, pause);
+    }
+
+    /// The server is replaced by a backup, which recovers what is in its WAL.
+    fn restore_backup(&mut self) {
+        let server = self.subject.server;
+        let backup = self.back_up();
+        self.pass(50..500);
+        let pause = self.load.pause(LIMIT);
+        self.settle();
+        if self.random.random() {
+            server.stop(Stop::Fast);
+        } else {
+            server.kill_9();
+        }
+        backup.restore(server);
+        self.begin_timeline(Event::RestoreBackup, pause);
+    }
+
+    /// A base backup, which takes many times as long under load.
+    fn back_up(&self) -> Backup {
+        let _pause = self.load.pause(LIMIT);
+        self.subject.server.backup()
+    }
+
+    /// The sessions go on, until each tag has skipped the claims that may be lost.
+    fn begin_timeline<T>(&mut self, event: Event, pause: T) {
+        self.goes_on(event);
+        self.load.reconnect();
+        self.subject.unknown_until = Instant::now() + UNKNOWN;
+        drop(pause);
+        let mut session = self.subject.server.session();
+        // It may be at its end.
+        session.run(&format!(
+            "UPDATE leaf_id.leaf_alloc SET step = step WHERE biz_tag = '{LIMITED}'"
+        ));
+        wait_until(LIMIT, "a claim of each tag", || {
+            session.value(&format!(
+                "SELECT bool_and({NEXT_CLAIM} = greatest(max_id, high)) FROM {ROWS_AND_MARKS}"
+            ))
+        });
+    }
+
+    /// Claims at most as many segments of each tag as a promotion may lose.
+    fn claim(&self) {
+        let mut session = self.subject.server.session();
+        for (source, tag) in TAGS.iter().enumerate() {
+            let left = session.figure(
+                tag.name,
+                "coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)",
+            );
+            if left > 2000 {
+                continue;
+            }
+            // The last id is one of a new claim, and may request another.
+            let asked = left + 1;
+            let sql = format!("{} FROM generate_series(1, {asked})", tag.source().next());
+            let call = || Ok(IdRange::of(&session.try_column(&sql)?));
+            let caller = self.caller(0);
+            let asked = asked.try_into().expect("few");
+            let called = self.history.call(caller, source, "to be lost", asked, call);
+            assert!(called.is_ok() || tag.name == LIMITED);
+            session.wait_for_spare(tag.name);
+        }
+    }
+}
+
 const LAUNCHER: &str = "backend_type = 'leaf_id launcher'";
 /// An allocator during a claim, at a random step.
 const CLAIMING: &str =
@@ -734,8 +825,8 @@ fn away(tag: &str) -> String {
 
 fn drop_tag(session: &mut Session, tag: &str) -> i64 {
     session.value(&format!(
-        "WITH gone AS (DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}' RETURNING max_id)
-         SELECT greatest(max_id, high) FROM gone LEFT JOIN leaf_id.leaf_high_mark ON tag = '{tag}'"
+        "WITH gone AS (DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}' RETURNING *)
+         SELECT {NEXT_CLAIM} FROM gone LEFT JOIN leaf_id.leaf_high_mark ON tag = biz_tag"
     ))
 }
 
@@ -753,6 +844,8 @@ fn torture(extent: Extent) {
     let conf = [
         ("leaf_id.worker_id", "1"),
         ("leaf_id.timestamp_reservation", "300ms"),
+        // For what a standby has not received, or a backup has to recover.
+        ("wal_keep_size", "256MB"),
         (
             "leaf_id.refill_timeout",
             &format!("{}s", REFILL_TIMEOUT.as_secs()),
