@@ -6,7 +6,6 @@
 //! The seed determines the events, but not their timing relative to the sessions.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
@@ -19,57 +18,13 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 
+use super::event::{Happening, Loss};
 use super::stalls::Stalls;
 
 /// Time limit for anything that must happen.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Time limit of a round.
 const ROUND: Duration = Duration::from_secs(300);
-
-/// Defines the kinds of events, and a list of all of them.
-macro_rules! events {
-    ($($event:ident)*) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(super) enum Event {
-            $($event,)*
-        }
-
-        const EVENTS: &[Event] = &[$(Event::$event),*];
-    };
-}
-pub(super) use events;
-
-/// An event that affects servers under load.
-pub(super) trait Happening: Copy + Debug + Ord + 'static {
-    /// All kinds.
-    const ALL: &'static [Self];
-
-    /// True if it takes milliseconds, and leaves no server without ids.
-    fn is_cheap(self) -> bool;
-
-    /// Time limit for the next id of each kind after it, unless another event begins meanwhile.
-    fn recovers(self) -> Duration;
-
-    /// Ids it may lose.
-    fn loss(self) -> Loss;
-
-    /// True if the event explains a session's error.
-    fn explains(self, failure: &Failure) -> bool;
-}
-
-/// Causes of lost ids that are neither requested by failed calls nor counted by a view, the most
-/// expensive first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Loss {
-    /// Cached ids are lost.
-    Crash,
-    /// A committed claim is lost before its publication.
-    Worker,
-    /// No ids are lost, which is not trivial.
-    CleanRestart,
-    /// No ids are lost: those dropped by an edit are counted by the status view.
-    Nothing,
-}
 
 /// Servers under test, their events, and the checks.
 pub(super) trait Subject: Sized {

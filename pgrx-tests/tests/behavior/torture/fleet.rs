@@ -14,7 +14,8 @@ use leaf_id_tests::{
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
-use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, lock_of, run};
+use super::driver::{Driver, Extent, LIMIT, Subject, Work, lock_of, run};
+use super::event::{Happening, Loss, events};
 
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;

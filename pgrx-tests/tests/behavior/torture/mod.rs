@@ -1,6 +1,7 @@
 //! Random concurrent events. `make torture` runs the long ones.
 
 mod driver;
+mod event;
 mod fleet;
 mod server;
 mod sqlsmith;

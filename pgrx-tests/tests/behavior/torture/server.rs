@@ -15,9 +15,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::driver::{
-    Driver, Extent, Happening, LIMIT, Loss, NEXT_CLAIM, ROWS_AND_MARKS, Subject, Work, end_of,
-    events, lock_of, run,
+    Driver, Extent, LIMIT, NEXT_CLAIM, ROWS_AND_MARKS, Subject, Work, end_of, lock_of, run,
 };
+use super::event::{Happening, Loss, events};
 
 const SESSIONS: usize = 16;
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);

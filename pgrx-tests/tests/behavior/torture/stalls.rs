@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{Source, Window};
 
-use super::driver::Happening;
+use super::event::Happening;
 
 /// Upper limits of the histogram's columns but the last, in milliseconds.
 const COLUMNS_MS: [u64; 6] = [10, 100, 1000, 2000, 5000, 10_000];
@@ -165,7 +165,7 @@ mod tests {
     use leaf_id_tests::{Failure, Timed};
 
     use super::*;
-    use crate::torture::driver::Loss;
+    use crate::torture::event::Loss;
 
     impl Happening for u32 {
         const ALL: &'static [Self] = &[];
