@@ -234,6 +234,10 @@ unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looke
             let name = name.to_string_lossy().into_owned();
             pg_sys::index_close(index, lock);
             if let Some(problem) = problem {
+                // Before the index was locked, REINDEX CONCURRENTLY had replaced the key.
+                if primary_key(relation) != key {
+                    return check_indexes(relation, waits);
+                }
                 return Err(format!("Index \"{name}\" {problem}."));
             }
         }
