@@ -350,8 +350,8 @@ impl<S: Subject> Driver<'_, S> {
 
 /// The first id of the next claim, in [`ROWS_AND_MARKS`]: a tool may have set back either, and after
 /// a promotion, lost claims are skipped.
-pub(super) const NEXT_CLAIM: &str = "greatest(max_id, high)
-    + leaf_id.leaf_skip(step, max_step, system_identifier, timeline, largest_claim)";
+pub(super) const NEXT_CLAIM: &str = "leaf_id.leaf_left(greatest(max_id, high), step, max_step,
+    system_identifier, timeline, largest_claim, server IS NOT NULL)";
 pub(super) const ROWS_AND_MARKS: &str =
     "leaf_id.leaf_alloc LEFT JOIN leaf_id.leaf_high_mark ON tag = biz_tag";
 
