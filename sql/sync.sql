@@ -27,11 +27,11 @@ AS 'SELECT $2 < 9223372036854775806 AND $2 <= $1';
 COMMENT ON FUNCTION leaf_id.leaf_is_narrow(bigint, bigint) IS
     'Whether it is the type of a column that ends the ids of a tag';
 
-CREATE FUNCTION leaf_id.leaf_skip_ids(tag text, last_id bigint) RETURNS void
+CREATE FUNCTION leaf_id.leaf_skip_ids(tag text, last_id bigint) RETURNS boolean
     STRICT VOLATILE PARALLEL UNSAFE
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_skip_ids_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_skip_ids(text, bigint) IS
-    'Takes the ids of a tag up to this one; what is cached above stays';
+    'Takes the ids of a tag up to this one, or says that it has not; what is cached above stays';
 
 CREATE FUNCTION leaf_id.leaf_used_up(next_id bigint, max_value bigint, type_end bigint) RETURNS text
 LANGUAGE plpgsql STABLE
@@ -377,13 +377,15 @@ BEGIN
         RETURN;
     END IF;
     action := 'raise';
-    -- The ids from here to the wanted one are cached: those above stay.
-    IF wanted < stored.max_id AND next_before IS NOT NULL THEN
+    -- If the ids from here to the wanted one are cached, those above stay. In a transaction that has
+    -- loaded fixtures, more are claimed for that, since it could take none from a changed row.
+    IF next_before IS NOT NULL
+        AND (wanted < stored.max_id OR statement_timestamp() <> now() AND wanted - next_before < 10000)
+    THEN
         next_after := wanted + 1;
-        IF apply THEN
-            PERFORM leaf_id.leaf_skip_ids($1, wanted);
+        IF NOT apply OR leaf_id.leaf_skip_ids($1, wanted) THEN
+            RETURN;
         END IF;
-        RETURN;
     END IF;
     -- One above max_id, even if cached ids are above the wanted value: only a change of max_id
     -- invalidates the caches.

@@ -158,8 +158,26 @@ SELECT next_before, next_after, action FROM leaf_sync('fixtures');
 INSERT INTO fixtures DEFAULT VALUES RETURNING id;
 ROLLBACK;
 INSERT INTO fixtures DEFAULT VALUES RETURNING id;
+-- Also where nothing is cached, or too little. Further above, the transaction changes the tag.
+SELECT leaf_tag_create('fresh');
+ALTER TABLE fixtures ALTER id SET DEFAULT leaf_segment_next('fresh');
+BEGIN;
+INSERT INTO fixtures VALUES (5), (17);
+SELECT next_before, next_after, action FROM leaf_check('fresh');
+SELECT next_before, next_after, action FROM leaf_sync('fresh');
+INSERT INTO fixtures DEFAULT VALUES RETURNING id;
+INSERT INTO fixtures VALUES (5000);
+SELECT next_before, next_after, action FROM leaf_sync('fresh');
+INSERT INTO fixtures DEFAULT VALUES RETURNING id;
+INSERT INTO fixtures VALUES (50000);
+SELECT next_before, next_after, action FROM leaf_sync('fresh');
+INSERT INTO fixtures VALUES (50009);
+SELECT next_before, next_after, action FROM leaf_sync('fresh');
+SELECT sqlstate, message FROM refusal('INSERT INTO fixtures DEFAULT VALUES');
+ROLLBACK;
+INSERT INTO fixtures DEFAULT VALUES RETURNING id;
 DROP TABLE fixtures;
-SELECT leaf_tag_drop('fixtures');
+SELECT leaf_tag_drop('fixtures'), leaf_tag_drop('fresh');
 
 -- All columns of a schema, each in its transaction, and once more.
 CREATE SCHEMA many;

@@ -65,7 +65,7 @@ COMMIT;
 SELECT leaf_segment_next('new'), leaf_segment_next('kept');
 -- Rolled back, nothing has happened.
 BEGIN;
-INSERT INTO kept VALUES (9000);
+INSERT INTO kept VALUES (90000);
 SELECT next_after FROM leaf_sync('kept');
 ROLLBACK;
 SELECT leaf_segment_next('kept');

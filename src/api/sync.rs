@@ -46,10 +46,10 @@ fn leaf_tag_next(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 }
 
 #[pg_extern(strict, sql = false)]
-fn leaf_skip_ids(fcinfo: pg_sys::FunctionCallInfo) {
+fn leaf_skip_ids(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: a call of the SQL function of this name, which is strict.
     let (tag, last) = unsafe { (tag(fcinfo), second_bigint(fcinfo)) };
-    finish(upcoming::skip(tag, last));
+    finish(upcoming::skip(tag, last))
 }
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]

@@ -17,17 +17,11 @@ use crate::tags::{heap, mark, rights};
 /// # Errors
 /// The tag does not exist, or `leaf_alloc` cannot be read, or not by the caller.
 pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
-    let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
-    let relation = heap::relation()?;
+    let key = key(bytes)?;
     rights::require(&[Privilege::Select])?;
-    let key = Key {
-        database: pg::database(),
-        relation,
-        tag,
-    };
-    let no_such_tag = || Failure::tag(tag.name(), RefillError::NoSuchTag);
+    let no_such_tag = || Failure::tag(key.tag.name(), RefillError::NoSuchTag);
     let max_id = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
-    let claimed = max_id.max(mark::get(&tag)?);
+    let claimed = max_id.max(mark::get(&key.tag)?);
     let Some(area) = shmem::area() else {
         return Ok(None);
     };
@@ -46,19 +40,35 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
     })
 }
 
-/// Takes ids until all up to `last` are taken. Those cached above stay.
+/// Takes ids until all up to `last` are taken, and says whether they are: they are not if the open
+/// transaction has changed the tag, or if nothing is known about its next id. Those cached above
+/// stay.
 ///
 /// # Errors
 /// See [`next_id`] and [`Failure`].
-pub fn skip(tag: &[u8], last: i64) -> Result<(), Failure> {
-    while let Some(next) = next_id(tag)?
-        && next <= last
-    {
-        let count = last.saturating_sub(next).saturating_add(1);
-        // Each id is greater than the one before.
-        Batch::new(tag, u32::try_from(count).unwrap_or(u32::MAX)).for_each(drop);
+pub fn skip(tag: &[u8], last: i64) -> Result<bool, Failure> {
+    let mut taken = false;
+    loop {
+        match next_id(tag)? {
+            Some(next) if next > last => return Ok(true),
+            Some(_) if matches!(edits::standing(&key(tag)?), Standing::Changed) => {
+                return Ok(false);
+            }
+            Some(next) => {
+                let count = last.saturating_sub(next).saturating_add(1);
+                // Each id is greater than the one before.
+                Batch::new(tag, u32::try_from(count).unwrap_or(u32::MAX)).for_each(drop);
+                taken = true;
+            }
+            // Nothing is cached, and what is being claimed is above what was taken.
+            None => return Ok(taken),
+        }
     }
-    Ok(())
+}
+
+fn key(bytes: &[u8]) -> Result<Key, Failure> {
+    let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
+    Ok(edits::key(heap::relation()?, tag))
 }
 
 enum Cached {
