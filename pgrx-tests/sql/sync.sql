@@ -191,6 +191,9 @@ INSERT INTO wide VALUES (32000);
 SELECT * FROM leaf_sync('wide');
 INSERT INTO small VALUES (9223372036854775807);
 SELECT * FROM leaf_check('small');
+-- Nor does that keep other tags from being raised.
+INSERT INTO wide VALUES (32500);
+TABLE done;
 SELECT leaf_tag_drop('small', forget => true, force => true);
 SELECT * FROM leaf_sync('small');
 SELECT * FROM leaf_check('plenty');
