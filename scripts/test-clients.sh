@@ -44,7 +44,8 @@ load() {
 limited=(timeout --foreground --kill-after=10 300)
 
 skip() {
-    printf 'skipped: %s\n' "$*"
+    # On a line of its own, even after a program that has not ended its last one.
+    printf '\nskipped: %s\n' "$*"
     exit $SKIPPED
 }
 

@@ -1,15 +1,12 @@
 package shop;
 
-import javax.persistence.*;
-import org.hibernate.annotations.GenericGenerator;
-import org.hibernate.annotations.Parameter;
+import jakarta.persistence.*;
 
 @Entity
 @Table(name = "orders")
 public class Order {
     @Id
-    @GeneratedValue(generator = "orders")
-    @GenericGenerator(name = "orders", strategy = "shop.LeafIds", parameters = @Parameter(name = "tag", value = "orders"))
+    @LeafId(tag = "orders")
     public Long id;
 
     public String item;
