@@ -6,7 +6,7 @@ _sequence_reset_sql = DatabaseOperations.sequence_reset_sql
 
 
 def sequence_reset_sql(self, style, model_list):
-    return [*_sequence_reset_sql(self, style, model_list), "SELECT leaf_sync();"]
+    return ["SELECT leaf_sync();", *_sequence_reset_sql(self, style, model_list)]
 
 
 DatabaseOperations.sequence_reset_sql = sequence_reset_sql
