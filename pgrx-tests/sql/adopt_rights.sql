@@ -176,8 +176,17 @@ SELECT next_before, next_after, action FROM leaf_sync('fresh');
 SELECT sqlstate, message FROM refusal('INSERT INTO fixtures DEFAULT VALUES');
 ROLLBACK;
 INSERT INTO fixtures DEFAULT VALUES RETURNING id;
+-- Where the transaction has written the tag's row, a claim would wait for it.
+SELECT leaf_tag_create('granted', 10, max_step => 10);
+ALTER TABLE fixtures ALTER id SET DEFAULT leaf_segment_next('granted');
+BEGIN;
+SELECT leaf_tag_grant('granted', 'public');
+INSERT INTO fixtures VALUES (9000);
+SELECT next_before, next_after, action FROM leaf_sync('granted');
+COMMIT;
+INSERT INTO fixtures DEFAULT VALUES RETURNING id;
 DROP TABLE fixtures;
-SELECT leaf_tag_drop('fixtures'), leaf_tag_drop('fresh');
+SELECT leaf_tag_drop('fixtures'), leaf_tag_drop('fresh'), leaf_tag_drop('granted');
 
 -- All columns of a schema, each in its transaction, and once more.
 CREATE SCHEMA many;

@@ -5,8 +5,9 @@ use super::issue::Batch;
 use crate::error::{Failure, RefillError};
 use crate::pg::{self, Privilege};
 use crate::shmem::{self, Area, Key, Slot, Tag};
+use crate::tags::heap::{self, Look};
 use crate::tags::transaction::{self as edits, Standing};
-use crate::tags::{heap, mark, rights};
+use crate::tags::{mark, rights};
 
 /// A lower bound for all ids issued from now on. `None` if unknown: on a standby, while a claim is
 /// in flight or remainders are saved, or where the library was not loaded at server start.
@@ -41,8 +42,8 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
 }
 
 /// Takes ids until all up to `last` are taken, and says whether they are: they are not if the open
-/// transaction has changed the tag, or if nothing is known about its next id. Those cached above
-/// stay.
+/// transaction has changed the tag or written its row, or if nothing is known about its next id.
+/// Those cached above stay.
 ///
 /// # Errors
 /// See [`next_id`] and [`Failure`].
@@ -51,9 +52,7 @@ pub fn skip(tag: &[u8], last: i64) -> Result<bool, Failure> {
     loop {
         match next_id(tag)? {
             Some(next) if next > last => return Ok(true),
-            Some(_) if matches!(edits::standing(&key(tag)?), Standing::Changed) => {
-                return Ok(false);
-            }
+            Some(_) if is_blocked_here(&key(tag)?, last)? => return Ok(false),
             Some(next) => {
                 let count = last.saturating_sub(next).saturating_add(1);
                 // Each id is greater than the one before.
@@ -64,6 +63,19 @@ pub fn skip(tag: &[u8], last: i64) -> Result<bool, Failure> {
             None => return Ok(taken),
         }
     }
+}
+
+/// True if the open transaction gets no ids of the tag up to `last`: it has changed the tag, or it
+/// has written the row that they would have to be claimed from.
+fn is_blocked_here(key: &Key, last: i64) -> Result<bool, Failure> {
+    Ok(match edits::standing(key) {
+        Standing::Created(_) => false,
+        Standing::Changed => true,
+        Standing::Untouched => match heap::see(key)? {
+            Look::Row(seen) => seen.ours && last >= seen.alloc.row.max_id,
+            Look::Nothing | Look::Locked => false,
+        },
+    })
 }
 
 fn key(bytes: &[u8]) -> Result<Key, Failure> {
