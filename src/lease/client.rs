@@ -45,8 +45,8 @@ fn rules() -> Rules {
     }
 }
 
-/// Max lead of ids over the clock, and of the clock of a server that passes its worker id on: a
-/// promoted registry starts above both. In milliseconds.
+/// Max lead of ids over this clock, plus the max difference to the clock of a server that shares the
+/// worker id, in milliseconds: a promoted registry's own server starts above both.
 fn max_lead_ms() -> i64 {
     let reservation_ms = i64::from(guc::TIMESTAMP_RESERVATION.get());
     (i64::from(guc::MAX_CLOCK_LEAD.get()) + reservation_ms).min(LARGEST_LEAD_MS)

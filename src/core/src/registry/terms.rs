@@ -35,8 +35,8 @@ impl Bounds {
     ///
     /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last one hour, twelve times
     /// the default of `leaf_id.worker_lease`. The grace after a promotion is the longest lease on
-    /// record, so this bounds the grace that one member can cause. The lead is the
-    /// default of `leaf_id.max_clock_lead`. A role may have 256 worker ids, a
+    /// record, so this bounds the grace that one member can cause. The lead is the default
+    /// of `leaf_id.max_clock_lead`. A role may have 256 worker ids, a
     /// quarter of all: enough for a fleet that shares one role, and most remain for other roles.
     pub const DEFAULT: Self = Self {
         max_skew_ms: 1_000,
