@@ -19,6 +19,8 @@ use leaf_id_core::reservation::{
     Decision, Floor, Opening, Reason, Start, Stored, Terms, floor, late_renewal,
 };
 
+/// Has a table of the shortest histories.
+const README: &str = include_str!("../README.md");
 const TICK_MS: i64 = 100;
 /// Also the max difference between the clocks.
 const RESERVATION_MS: i64 = 2 * TICK_MS;
@@ -621,6 +623,11 @@ fn shortest_history_without_each_rule() {
         let (worlds, found) = explore_all(depth, Rules::ALL.without(rule));
         println!("without {rule:?}: {found:?} ({worlds} worlds)");
         assert_eq!(found.is_some(), SMALLEST.contains(&rule), "{rule:?}");
+        if let Some((_, history)) = found {
+            let steps: Vec<_> = history.iter().map(|step| format!("{step:?}")).collect();
+            let row = format!("| {rule:?} | {} |", steps.join(" "));
+            assert!(README.contains(&row), "not in the README: {row}");
+        }
     }
 }
 
