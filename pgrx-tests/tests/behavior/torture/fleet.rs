@@ -137,18 +137,12 @@ impl Happening for Event {
 impl Event {
     /// True if a member may have no worker id for a while.
     fn keeps_worker_ids_away(self) -> bool {
-        !matches!(
-            self,
-            Self::TerminateAllocator
-                | Self::CutBeforeClaim
-                | Self::CutAfterClaim
-                | Self::LockRowAtCentral
-                | Self::ChangeSteps
-                | Self::RaiseMaxIdAtCentral
-                | Self::ResetAtCentral
-                | Self::ReplaceTagOfMember
-                | Self::NudgeClock
-        )
+        match self {
+            Self::NudgeClock => false,
+            // May hit a request for a worker id.
+            Self::CancelClaims | Self::TerminateClaims | Self::EndedConnections => true,
+            _ => !self.is_cheap(),
+        }
     }
 }
 
