@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Backup, Cut, Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
+    Backup, Cut, Failure, History, IdRange, Part, Server, Session, Source, Stop, Window,
+    wait_until, worker_of,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -26,7 +27,7 @@ const RESET_MARGIN: Duration = Duration::from_secs(3);
 /// Time until snowflake ids continue after a reset, in milliseconds.
 const RESET_MS: Range<u64> = 400..1500;
 /// Steps of the clock, in milliseconds.
-const CLOCK_STEPS_MS: [i64; 5] = [20, 1000, 4000, 60_000, 3_600_000];
+const CLOCK_STEPS_MS: [i64; 6] = [20, 1000, 4000, 11_000, 60_000, 3_600_000];
 /// If the clock is set back by more than this, snowflake ids may be refused: ids may lead the clock
 /// by ten seconds, of which crashes use up some reservations.
 const FAR_BACK_MS: i64 = 9000;
@@ -510,15 +511,28 @@ impl Driver<'_, OneServer<'_>> {
 
     /// True if a snowflake id is available.
     fn issues(&self, session: &mut Session) -> bool {
-        let call = || Ok(IdRange::of(&[session.try_snowflake()?]));
-        let history = self.history;
-        let called = history.call(self.caller(0), TAGS.len(), WATCHED, 1, call);
-        called.is_ok()
+        self.issue(session).is_some()
+    }
+
+    /// The next snowflake id, if one is available.
+    fn issue(&self, session: &mut Session) -> Option<i64> {
+        let mut issued = None;
+        let call = || {
+            let id = session.try_snowflake()?;
+            issued = Some(id);
+            Ok(IdRange::of(&[id]))
+        };
+        // Refusals are recorded, too.
+        let _ = self
+            .history
+            .call(self.caller(0), TAGS.len(), WATCHED, 1, call);
+        issued
     }
 
     fn set_worker_id(&mut self) {
         self.subject.unknown_until = Instant::now() + UNKNOWN;
-        let id: u32 = self.random.random_range(0..1024);
+        // Few, so that one comes again, also while it is retired.
+        let id: u32 = self.random.random_range(0..16);
         self.subject
             .server
             .set("leaf_id.worker_id", &id.to_string());
@@ -527,11 +541,18 @@ impl Driver<'_, OneServer<'_>> {
     /// Ids continue at the given time. Until then calls wait, or are refused if that takes too
     /// long.
     fn reset_snowflake(&mut self) {
+        let mut session = self.subject.server.session();
+        // From then on, a reset goes on above all ids, of all worker ids: else it is refused.
+        wait_until(LIMIT, "an id with the worker id that is set", || {
+            let id = self.issue(&mut session);
+            let set: String = session.value("SHOW leaf_id.worker_id");
+            id.is_some_and(|id| worker_of(id).to_string() == set)
+        });
         let ms = self.random.random_range(RESET_MS);
         let sql = format!("SELECT leaf_id.leaf_snowflake_reset(now() + interval '{ms} ms')");
         self.subject.unknown_until = Instant::now() + UNKNOWN;
         self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
-        if let Err(failure) = self.subject.server.session().try_run(&sql) {
+        if let Err(failure) = session.try_run(&sql) {
             // The last one went further.
             failure.is("55000").details("reserved until");
         }
