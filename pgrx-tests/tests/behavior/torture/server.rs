@@ -221,11 +221,11 @@ impl Happening for Event {
             Self::KillServer
             | Self::KillPostmaster
             | Self::StopImmediately
-            | Self::RestartInUse
-            | Self::SetBackTags
+            | Self::RestartInUse => &["57P01", "57P03", ""],
+            Self::SetBackTags
             | Self::SetBackMarks
             | Self::SetBackSeries
-            | Self::SetBackSeriesMarks => &["57P01", "57P03", ""],
+            | Self::SetBackSeriesMarks => &["42704", "57P01", "57P03", ""],
             // PostgreSQL schedules timeouts by the wall clock once one of them has expired.
             Self::SetClockAhead | Self::SetClockBack => &["57014"],
             Self::CrashWithClockBack => &["57014", "57P01", "57P03", ""],
@@ -667,16 +667,18 @@ impl Driver<'_, OneServer<'_>> {
         }
     }
 
-    /// A tool sets a table back to an earlier copy, and the server goes on, is restarted, or crashes.
+    /// A tool sets a table back to an earlier copy, and the server goes on, is restarted, or crashes,
+    /// or a tag is renamed at once, perhaps before its next claim.
     fn set_back(&mut self, table: &str) {
         let server = self.subject.server;
         let mut session = server.session();
         session.keep_copy(table);
         self.pass(20..500);
         session.set_back(table);
-        match self.random.random_range(0..3) {
+        match self.random.random_range(0..4) {
             0 => self.history.restart(0, server),
             1 => self.history.while_down(0, || server.crash()),
+            2 => self.edit(Event::RenameTag),
             _ => {}
         }
     }
