@@ -160,10 +160,15 @@ fn a_file_made_readable_again_is_as_good_as_ever() {
 /// that is in use is none, whether it has the file or not.
 #[test]
 fn the_first_ids_of_a_new_cluster_carry_the_present_time() {
-    let reason = |server: &Server| -> String {
-        server
-            .session()
-            .value("SELECT floor_reason FROM leaf_id.server")
+    let reason = |server: &Server| {
+        let mut reason = None::<String>;
+        // The launcher may not have read the file yet.
+        wait_until(LIMIT, "the floor", || {
+            let sql = "SELECT floor_reason FROM leaf_id.server";
+            reason = server.session().value(sql);
+            reason.is_some()
+        });
+        reason.unwrap()
     };
     let lead_ms = |server: &Server| -> i64 {
         next_in_time(server);
