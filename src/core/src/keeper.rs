@@ -324,6 +324,13 @@ impl Keeper {
         let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
         self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
         self.is_first = floor.reason == Reason::NewCluster;
+        self.others = match turn.look.configured {
+            // The floor of this run is above others' ids, too.
+            Configured::Fixed(configured) if !floor.knows_worker_id() => {
+                Some((configured, floor.ms))
+            }
+            _ => None,
+        };
         Ok(floor)
     }
 

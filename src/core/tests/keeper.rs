@@ -279,6 +279,10 @@ const WAITED: Seen = Seen {
     now_ms: NOW + RESERVATION,
     ..IN_USE
 };
+const NEW_LATER: Seen = Seen {
+    now_ms: NOW + 1,
+    ..NEW
+};
 const NEW_WAITED: Seen = Seen {
     now_ms: NOW + RESERVATION,
     ..NEW
@@ -795,6 +799,27 @@ fn rows_of_opening() -> Vec<Row> {
         Row {
             row: "any other: Written, and nothing was known",
             keeper: after(to_reserve_above_others()),
+            seen: NEW_WAITED,
+            input: written(),
+            shown: OPEN,
+            actions: vec![
+                Action::SetLead(LEAD),
+                Action::Open {
+                    worker_id: 5,
+                    above_ms: OTHERS,
+                },
+            ],
+            then: Then::Wait(Some(1)),
+        },
+        Row {
+            row: "any other: Written, and nothing was known, by a file read later than the floor",
+            keeper: after(vec![
+                (NEW, fixed(5)),
+                (NEW, file(Found::Nothing)),
+                (NEW_LATER, file(Found::Nothing)),
+                (NEW_WAITED, fixed(5)),
+                (NEW_WAITED, file(Found::Nothing)),
+            ]),
             seen: NEW_WAITED,
             input: written(),
             shown: OPEN,
