@@ -326,10 +326,10 @@ const RETRY_MS: i64 = 1000;
 const MAX_RETRY_MS: i64 = 30_000;
 const MIN_RETRY_MS: i64 = 100;
 
-/// End of a lease for its holder, given the time of the request. Earlier than for the registry,
-/// since the clocks of two machines run at slightly different rates.
+/// End of a lease for its holder, given the time of the request. A thousandth earlier than for the
+/// registry, since the clocks of two machines run at slightly different rates.
 fn end_of_lease(sent_boot_ms: i64, lease_ms: i64) -> i64 {
-    sent_boot_ms.saturating_add(lease_ms - lease_ms / 1000 - 50)
+    sent_boot_ms.saturating_add(lease_ms - lease_ms / 1000)
 }
 
 impl LeaseHolder {
@@ -450,7 +450,7 @@ impl LeaseHolder {
         self.asking = false;
         let now = answer.received.boot_ms;
         match answer.status {
-            Status::Granted => self.granted(question, answer, rules, draw),
+            Status::Granted => self.granted(question, answer, draw),
             Status::Clock => {
                 self.again(now, rules);
                 self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
@@ -513,11 +513,10 @@ impl LeaseHolder {
         &mut self,
         question: &Question,
         answer: &Answer,
-        rules: Rules,
         draw: impl FnMut() -> i64,
     ) -> Effect {
         let before = self.grant();
-        let lease_ms = question.lease_ms.min(answer.lease_ms);
+        let lease_ms = answer.lease_ms;
         // A promoted registry may have forgotten the floor.
         let remembered = self.lease.grant.filter(|g| g.worker_id == answer.worker_id);
         let floor_ms = remembered.map_or(answer.floor_ms, |g| g.floor_ms.max(answer.floor_ms));
@@ -536,24 +535,22 @@ impl LeaseHolder {
         self.renewable = true;
         self.failures = 0;
         self.standing = Standing::Holding;
-        let third = (lease_ms.min(rules.lease_ms) / 3).max(MIN_RETRY_MS);
+        let third = (lease_ms / 3).max(MIN_RETRY_MS);
         self.ask_at_ms = answer.sent.boot_ms.saturating_add(third);
-        let goes_on = question.kind == Kind::Renew
-            && before.is_some_and(|before| {
-                before.worker_id == grant.worker_id
-                    && before.floor_ms >= grant.floor_ms
-                    && before.reserved_until_ms <= grant.reserved_until_ms
-            });
+        let goes_on = before.is_some_and(|before| {
+            before.worker_id == grant.worker_id
+                && before.floor_ms >= grant.floor_ms
+                && before.reserved_until_ms <= grant.reserved_until_ms
+        });
         Effect::Use {
             grant,
             anew: !goes_on,
         }
     }
 
-    /// Makes a request due at once, and resets the retry interval.
+    /// Makes a request due at once.
     pub fn hurry(&mut self) {
         self.ask_at_ms = i64::MIN;
-        self.failures = 0;
     }
 }
 

@@ -915,7 +915,15 @@ fn rule_4_the_floor_is_that_of_the_last_grace() {
     world.pass(60_000);
     let floor_ms = NOW + 180_000 + 12_000;
     assert_eq!(world.granted(Kind::Claim, new).floor_ms, floor_ms);
-    // To a server whose clock is behind by more than allowed.
+    // The next move raises it, ...
+    let mut later = world.clone();
+    later.promote();
+    later.refused(Kind::Claim, member("members", "c"), Status::Grace);
+    later.pass(60_000);
+    let later_floor_ms = floor_ms + 60_000;
+    let granted = later.granted(Kind::Claim, member("members", "c"));
+    assert_eq!(granted.floor_ms, later_floor_ms);
+    // ... unless it is to a server whose clock is behind by more than allowed.
     let mut behind = world.fail_over(&world, 100_000);
     let new = member("members", "c");
     behind.refused(Kind::Claim, new, Status::Grace);
@@ -1197,6 +1205,96 @@ fn of_two_others_both_must_be_far_off() {
             }
         }
     }
+}
+
+/// Old offsets would outvote those that are right. An own offset is no other's.
+#[test]
+fn who_holds_no_lease_has_no_vote() {
+    let mut world = World::new();
+    for node in ["a", "b"] {
+        let ahead = Member {
+            ahead_ms: 900,
+            ..member("x", node)
+        };
+        world.granted(Kind::Claim, ahead);
+    }
+    let late = Member {
+        ahead_ms: -600,
+        ..member("x", "late")
+    };
+    world.refused(Kind::Claim, late, Status::Clock);
+    world.pass(60_000);
+    let decision = world.ask(Kind::Claim, late);
+    assert_eq!(decision.reply.peers.votes, 0);
+    decision.reply.outcome.unwrap();
+    let again = Member { token: 2, ..late };
+    let decision = world.ask(Kind::Claim, again);
+    assert_eq!(decision.reply.peers.votes, 0);
+}
+
+/// The registry's owner can set a token to 0, so that the holder has to wait for the end of its
+/// lease.
+#[test]
+fn nobody_shows_a_token_of_0() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, MEMBER);
+    world.rows[0].token = 0;
+    let without = Member { token: 0, ..MEMBER };
+    world.refused(Kind::Claim, without, Status::Held);
+}
+
+/// A copy of the holder, with another worker id that the registry has forgotten, does not get the
+/// holder's.
+#[test]
+fn nobody_enters_with_another_worker_id() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, MEMBER);
+    world.promote();
+    let copy = Member {
+        token: 77,
+        held: Some((1, NOW + 90_000)),
+        ..MEMBER
+    };
+    world.refused(Kind::Claim, copy, Status::Held);
+}
+
+/// The recorded time of a released holder, who may be there still, is the next holder's floor; a
+/// stale copy has been granted less than is recorded of its original.
+#[test]
+fn nobody_enters_with_less_than_is_recorded() {
+    let mut released = World::new();
+    released.granted(Kind::Claim, MEMBER);
+    let copied = released.clone();
+    released.rows[0] = released.row(0).clone().released();
+    for (world, until_ms, refused) in [
+        (&released, NOW + 60_000, Some(Status::Grace)),
+        (&released, NOW + 60_001, None),
+        (&copied, NOW + 59_999, Some(Status::Held)),
+        (&copied, NOW + 60_000, None),
+    ] {
+        let mut world = world.clone();
+        world.promote();
+        let entering = Member {
+            token: 77,
+            held: Some((0, until_ms)),
+            ..MEMBER
+        };
+        let outcome = world.ask(Kind::Claim, entering).reply.outcome;
+        let status = outcome.err().map(|refusal| refusal.status);
+        assert_eq!(status, refused, "{until_ms}");
+    }
+}
+
+/// Its own worker id, which does not count then.
+#[test]
+fn a_role_at_its_limit_has_a_retired_id_replaced() {
+    let mut world = World::new();
+    world.registry.bounds.max_ids_per_role = Some(1);
+    world.granted(Kind::Claim, MEMBER);
+    world.rows[0].retired = true;
+    let holder = Member { token: 2, ..MEMBER };
+    assert_eq!(world.granted(Kind::Claim, holder).worker_id, 1);
+    assert_eq!(world.row(0).holder, None, "a node has one worker id");
 }
 
 /// Claims are serialized; renewals do not wait for them.

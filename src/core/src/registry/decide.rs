@@ -24,9 +24,9 @@ pub fn decide(
         requester,
         here,
         registry,
-        max_skew_ms: request.max_skew_ms.min(bounds.max_skew_ms).max(0),
-        lease_ms: request.question.lease_ms.min(bounds.max_lease_ms).max(1),
-        max_lead_ms: request.max_lead_ms.min(bounds.max_lead_ms).max(0),
+        max_skew_ms: request.max_skew_ms.min(bounds.max_skew_ms),
+        lease_ms: request.question.lease_ms.min(bounds.max_lease_ms),
+        max_lead_ms: request.max_lead_ms.min(bounds.max_lead_ms),
         clock_offset_ms: request.now_ms.saturating_sub(here.arrived_ms),
         grace_ms: None,
     };
@@ -404,14 +404,13 @@ impl Case<'_> {
             .saturating_add(self.max_lead_ms);
         let wanted = (self.request.reserve_until_ms).max(floor_ms.saturating_add(self.lease_ms));
         let reserved_until_ms = (before.reserved_until_ms).max(wanted.min(latest));
-        let first_role = before.role.filter(|_| same);
         changes.rows.push(Row {
             worker_id,
             holder: Some(Holder {
                 system_identifier: self.request.system_identifier,
                 node_name: self.request.node_name.clone(),
             }),
-            role: first_role.or_else(|| Some(self.requester.role.to_vec())),
+            role: Some(self.requester.role.to_vec()),
             token: self.request.question.next_token,
             leased_at_ms: before.leased_at_ms.filter(|_| same).or(Some(now_ms)),
             renewed_at_ms: Some(now_ms),

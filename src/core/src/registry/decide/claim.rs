@@ -112,12 +112,10 @@ impl Case<'_> {
         if !self.requester.host {
             return Ok(None);
         }
-        let largest = self.request.layout.max_worker_id();
         let passes_on = |row: &Row| {
             let holder = row.holder.as_ref();
             row.host
                 && !row.retired
-                && row.worker_id <= largest
                 && holder.is_some_and(|holder| {
                     holder.system_identifier == self.request.system_identifier
                 })
@@ -126,7 +124,7 @@ impl Case<'_> {
         let Some(found) = rows.find(|row| passes_on(row)) else {
             return Ok(None);
         };
-        let row = self.lock(found.worker_id)?.filter(passes_on);
+        let row = self.lock(found.worker_id)?;
         // As for a worker id that is not leased, use the settings that these servers share: the max
         // lead, plus the possible difference of their clocks. The registry's bounds may be smaller.
         let above_others_ms = self.now_ms().saturating_add(self.request.max_lead_ms);
@@ -180,7 +178,7 @@ impl Case<'_> {
 
     /// True if the row is held by the requester's role.
     fn belongs(&self, row: &Row) -> bool {
-        row.holder.is_some() && row.role.as_deref() == Some(self.requester.role)
+        row.role.as_deref() == Some(self.requester.role)
     }
 
     /// True if the requester's role may have another worker id, not counting the requester's own.
