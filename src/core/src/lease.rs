@@ -48,7 +48,7 @@ pub struct Rules {
 }
 
 /// A grant by the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// The worker id.
     pub worker_id: u16,
@@ -64,7 +64,7 @@ pub struct Grant {
 
 /// The durable state of a lease: written to the file before a grant is used, and before a request
 /// is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Lease {
     /// Last grant.
     pub grant: Option<Grant>,
@@ -117,7 +117,7 @@ impl Lease {
 }
 
 /// Kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Request a worker id: the one this server had, or another one.
@@ -127,7 +127,7 @@ pub enum Kind {
 }
 
 /// A worker id that a server holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// The worker id.
     pub worker_id: u16,
@@ -136,7 +136,7 @@ pub struct Held {
 }
 
 /// A question to the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Question {
     /// Kind of request.
     pub kind: Kind,
@@ -296,7 +296,7 @@ pub enum Effect {
     Keep,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Standing {
     /// The grant is from an earlier run and not in use yet.
     Remembered,
@@ -307,7 +307,7 @@ enum Standing {
 }
 
 /// State of a server that leases its worker id.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseHolder {
     lease: Lease,
     standing: Standing,
