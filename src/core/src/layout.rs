@@ -179,57 +179,87 @@ impl fmt::Display for Layout {
 
 #[cfg(test)]
 mod tests {
-    //! Would catch: a layout whose text and bits disagree, or ids that do not fit in it.
+    //! Would catch: a layout whose text and bits disagree, ids that do not fit in it, or are not in
+    //! the order of their parts.
 
     #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
 
     use super::*;
 
+    /// Any numbers of bits, up to 64 of each part, and their layout.
+    fn all() -> impl Iterator<Item = ([u8; 3], Option<Layout>)> {
+        let bits = 0..=64;
+        let pairs = bits
+            .clone()
+            .flat_map(move |a| bits.clone().map(move |b| (a, b)));
+        pairs
+            .flat_map(|(a, b)| (0..=64).map(move |c| [a, b, c]))
+            .map(|[a, b, c]| ([a, b, c], Layout::new(a, b, c)))
+    }
+
     #[test]
-    fn a_layout_is_read_as_it_is_shown() {
-        for text in ["41/10/12", "41/6/6", "38/0/1", "46/1/16", "44/15/4"] {
-            let layout = Layout::parse(text).unwrap();
-            assert_eq!(layout.to_string(), text);
-            assert_eq!(Layout::unpack(layout.pack()), Some(layout));
+    fn each_layout_is_read_as_it_is_shown_and_packed() {
+        let mut valid = 0;
+        for (bits, layout) in all() {
+            let text = bits.map(|bits| bits.to_string()).join("/");
+            assert_eq!(Layout::parse(&text), layout, "{text}");
+            let packed = u32::from_be_bytes([0, bits[0], bits[1], bits[2]]);
+            assert_eq!(Layout::unpack(packed), layout, "{text}");
+            assert_eq!(Layout::unpack(packed | 1 << 24), None, "{text}");
+            if let Some(layout) = layout {
+                assert_eq!(layout.to_string(), text);
+                assert_eq!(layout.pack(), packed);
+                assert_eq!(Layout::of_packed(packed), layout);
+                valid += 1;
+            }
         }
-        let bad = "/41/10 41/10/12/ 41/10/13 37/10/12 47/10/6 41/16/6 41/10/0 +41/10/12 41/010/12 \
-                   41/10/ 41//12 41/10/-1 257/10/12";
+        // With 38, 39 ... 46 bits of time.
+        let by_time = [235, 228, 220, 211, 201, 190, 178, 165, 151];
+        assert_eq!(valid, by_time.iter().sum::<u32>());
+    }
+
+    #[test]
+    fn other_texts_are_no_layouts() {
+        let bad = "/41/10 41/10/12/ +41/10/12 41/010/12 41/10/ 41//12 41/10/-1 257/10/12";
         for text in bad
             .split(' ')
             .chain(["", "41/00/12", " 41/10/12", "41/10/12 "])
         {
             assert_eq!(Layout::parse(text), None, "{text}");
         }
-        assert_eq!(Layout::unpack(0), None);
         assert_eq!(Layout::unpack(u32::MAX), None);
     }
 
+    /// Each layout, with each part at its ends and in the middle.
     #[test]
-    fn parts_are_what_an_id_was_composed_of() {
-        for text in ["41/10/12", "41/6/6", "38/0/1", "46/1/16", "44/15/4"] {
-            let layout = Layout::parse(text).unwrap();
-            let largest = Parts {
-                ms: layout.max_ms(),
-                worker_id: layout.max_worker_id(),
-                sequence: layout.max_sequence(),
+    fn an_id_has_its_parts_and_their_order() {
+        for layout in all().filter_map(|(_, layout)| layout) {
+            let values = |max: i64| {
+                let mut values = vec![0, 1, max / 2, max - 1, max];
+                values.retain(|value| (0..=max).contains(value));
+                values.sort_unstable();
+                values.dedup();
+                values
             };
-            let smallest = Parts {
-                ms: 0,
-                worker_id: 0,
-                sequence: 0,
-            };
-            let middle = Parts {
-                ms: layout.max_ms() / 3,
-                worker_id: layout.max_worker_id() / 3,
-                sequence: layout.max_sequence() / 3,
-            };
-            for parts in [largest, smallest, middle] {
-                assert_eq!(layout.decompose(layout.compose(parts)), Some(parts));
+            let mut last = None;
+            for ms in values(layout.max_ms()) {
+                for worker_id in values(layout.max_worker_id().into()) {
+                    for sequence in values(layout.max_sequence().into()) {
+                        let parts = Parts {
+                            ms,
+                            worker_id: worker_id.try_into().unwrap(),
+                            sequence: sequence.try_into().unwrap(),
+                        };
+                        let id = layout.compose(parts);
+                        assert_eq!(layout.decompose(id), Some(parts), "{layout}");
+                        assert!(Some(id) > last, "{layout}");
+                        last = Some(id);
+                    }
+                }
             }
-            let largest = layout.compose(largest);
-            assert_eq!(largest, layout.max_id());
-            let beyond = largest.wrapping_add(1);
-            assert_eq!(layout.decompose(beyond), None, "{text}");
+            assert_eq!(last, Some(layout.max_id()), "{layout}");
+            let beyond = layout.max_id().wrapping_add(1);
+            assert_eq!(layout.decompose(beyond), None, "{layout}");
             assert_eq!(layout.decompose(-1), None);
         }
     }

@@ -322,42 +322,42 @@ mod target {
 
     use super::*;
 
+    /// Any reservation, max lead, and lead of the last id.
     #[test]
-    fn one_reservation_ahead_of_the_clock_or_of_the_last_id() {
-        assert_eq!(TERMS.target(NOW, NOW - 9_000), NOW + RESERVATION);
-        assert_eq!(TERMS.target(NOW, NOW), NOW + RESERVATION);
-        assert_eq!(TERMS.target(NOW, NOW + 1_000), NOW + 1_000 + RESERVATION);
+    fn as_far_as_a_reservation_and_a_crash_allow() {
+        for reservation_ms in 1..=130 {
+            for configured_lead_ms in 0..=260 {
+                let terms = Terms {
+                    reservation_ms,
+                    configured_lead_ms,
+                    ..TERMS
+                };
+                let least_ms = reservation_ms.min(50);
+                for lead_ms in -130..=390 {
+                    let last = NOW + lead_ms;
+                    let from = last.max(NOW);
+                    let target = terms.target(NOW, last);
+                    assert!((from + least_ms..=from + reservation_ms).contains(&target));
+                    // After a crash, the next run starts above it.
+                    let survivable = NOW + configured_lead_ms - least_ms;
+                    assert!(target <= survivable.max(from + least_ms));
+                    assert!(target >= survivable.min(from + reservation_ms));
+                    assert!(target <= terms.target(NOW + 1, last));
+                    assert!(target <= terms.target(NOW, last + 1));
+                }
+            }
+        }
     }
 
     /// Otherwise a crash each second would increase the lead until nothing is issued.
     #[test]
-    fn not_so_far_that_a_crash_could_not_be_survived() {
-        let most = NOW + LEAD - 50;
-        assert_eq!(TERMS.target(NOW, NOW + LEAD - RESERVATION), most);
-        assert_eq!(TERMS.target(NOW, NOW + LEAD - 200), most);
-        // The min reservation applies to the current position.
-        assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 50);
+    fn a_series_of_crashes_does_not_add_up() {
         let mut last = NOW;
         for crash in 0..1_000 {
             let now = NOW + crash * 300;
             assert!(last - now <= LEAD, "crash {crash}");
             last = TERMS.target(now, last);
         }
-    }
-
-    #[test]
-    fn with_a_small_lead_the_least() {
-        let terms = Terms {
-            configured_lead_ms: 5,
-            ..TERMS
-        };
-        assert_eq!(terms.target(NOW, NOW - 9_000), NOW + 50);
-        assert_eq!(terms.target(NOW, NOW + 3), NOW + 53);
-        let short = Terms {
-            reservation_ms: 10,
-            ..terms
-        };
-        assert_eq!(short.target(NOW, NOW), NOW + 10);
     }
 
     #[test]

@@ -105,14 +105,99 @@ fn an_answer_is_recorded_in_the_row_that_asked_alone() {
     }
 }
 
+/// The last ids of a tag, and of all numbers. The largest `max_value` is 2^63 - 2.
 #[test]
-fn nothing_is_beyond_max_value() {
-    let at_end = Row { max_id: 996, ..ROW };
-    let claim = at_end.claim(0, 0, &HERE, 10, Decay::Alone);
-    assert_eq!(claim.map(|claim| (claim.first, claim.len)), Some((996, 5)));
-    assert!(at_end.claim(0, 5, &HERE, 10, Decay::Alone).is_none());
-    assert!(at_end.fits(7, 996, 1_000));
-    assert!(!at_end.fits(7, 996, 1_001));
+fn each_id_up_to_max_value_is_claimed_and_none_beyond() {
+    const LARGEST: i64 = i64::MAX - 1;
+    let limits = Limits {
+        step: 1,
+        max_step: i32::MAX.unsigned_abs(),
+    };
+    for max_value in [1, 2, 100, LARGEST - 20, LARGEST - 1, LARGEST] {
+        for max_id in (max_value - 100).max(1)..=max_value.saturating_add(2) {
+            for mark in [
+                0,
+                max_id - 1,
+                max_id + i64::from(max_id < i64::MAX),
+                i64::MAX,
+            ] {
+                for skip in [0, 1, 50, u64::MAX] {
+                    let row = Row {
+                        max_id,
+                        max_value,
+                        limits,
+                        ..ROW
+                    };
+                    let first = max_id.max(mark).saturating_add_unsigned(skip);
+                    claim_all(row, mark, skip, first);
+                    let answer = ClaimAnswer { first, ..ANSWER };
+                    let received = row.received(&row, &answer, &HERE, 9);
+                    let len = received.ok().map(|claim| i64::from(claim.len));
+                    let left = (first <= max_value).then(|| max_value - first + 1);
+                    assert_eq!(len, left.map(|left| left.min(10)));
+                }
+            }
+        }
+    }
+}
+
+fn claim_all(mut row: Row<u8>, mark: i64, mut skip: u64, first: i64) {
+    let mut next = first;
+    for wanted in [1, 7, u32::MAX, u32::MAX, u32::MAX, u32::MAX] {
+        let claim = row.claim(mark, skip, &HERE, wanted, Decay::Alone);
+        let Some(claim) = claim else {
+            break;
+        };
+        let len = i64::from(claim.len);
+        assert!(claim.first == next && (1..=i64::from(wanted)).contains(&len));
+        next += len;
+        assert_eq!(claim.row.max_id, next);
+        (row, skip) = (claim.row, 0);
+    }
+    let end = first.max(row.max_value.saturating_add(1));
+    assert_eq!(next, end, "{row:?}");
+}
+
+/// More promotions, and more claims that each may have lost, skip no fewer ids.
+#[test]
+fn the_skip_grows_with_what_may_be_lost() {
+    for (step, max_step) in [
+        (1, 1),
+        (1, 1_000),
+        (10, 50),
+        (1_000, i32::MAX.unsigned_abs()),
+    ] {
+        for largest in [0, 1, 9, 800, i32::MAX.unsigned_abs()] {
+            let skip = |timeline, lost_claims| {
+                let row = Row {
+                    limits: Limits { step, max_step },
+                    last_claim: LastClaim {
+                        largest,
+                        ..ROW.last_claim
+                    },
+                    ..ROW
+                };
+                row.skip(&Here {
+                    timeline,
+                    lost_claims,
+                    ..HERE
+                })
+            };
+            for timeline in (1..20).chain([u32::MAX - 1]) {
+                for lost_claims in (0..20).chain([1_000]) {
+                    let least = skip(timeline, lost_claims);
+                    assert!(least <= skip(timeline + 1, lost_claims));
+                    assert!(least <= skip(timeline, lost_claims + 1));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_is_not_beyond_max_value() {
+    assert!(ROW.fits(7, 100, 1_000));
+    assert!(!ROW.fits(7, 100, 1_001));
 }
 
 #[test]
