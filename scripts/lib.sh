@@ -82,6 +82,8 @@ choose_postgresql() {
     local bin
     PG_FROM=
     PG_BUILD=$TARGET
+    # A file in which the library counts its rare branches: another library, and another copy.
+    LEAF_ID_SOMETIMES=${LEAF_ID_SOMETIMES:-}
     if [ -n "${PG_CONFIG:-}" ]; then
         bin=$("$PG_CONFIG" --bindir 2>/dev/null) || die "PG_CONFIG=$PG_CONFIG does not run"
         PG_MAJOR=$("$PG_CONFIG" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
@@ -97,8 +99,9 @@ choose_postgresql() {
     PG_SYSTEM=/usr/lib/postgresql/$PG_MAJOR
     # config.toml in there determines the PostgreSQL that pgrx compiles against.
     export PGRX_HOME=$TARGET/pgrx
-    [ -n "$PG_FROM" ] || return 0
-    PG_NAME+=-$(printf '%s' "$PG_FROM" | cksum | cut -d' ' -f1)
+    [ -n "$PG_FROM$LEAF_ID_SOMETIMES" ] || return 0
+    [ -z "$PG_FROM" ] || PG_NAME+=-$(printf '%s' "$PG_FROM" | cksum | cut -d' ' -f1)
+    [ -z "$LEAF_ID_SOMETIMES" ] || PG_NAME+=-sometimes
     PG_BUILD=$TARGET/$PG_NAME-build
     PGRX_HOME=$PG_BUILD/pgrx
 }
@@ -196,6 +199,7 @@ need_rust() {
 compile() {
     local major=$1
     shift
+    if [ -n "$LEAF_ID_SOMETIMES" ]; then export RUSTFLAGS='--cfg leaf_id_sometimes'; fi
     cargo build --release --package leaf_id --no-default-features --features "pg$major" "$@" 9>&-
 }
 

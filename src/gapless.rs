@@ -25,6 +25,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leaf_id_core::row;
+use leaf_id_core::sometimes;
 
 use crate::error::{Failure, GaplessError};
 use crate::pg::{
@@ -108,6 +109,14 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
     })?;
     let mark = mark::lock_in(&MARKS, &Value::Text(series))?;
     let last = stored.bigint(LAST_NUMBER).unwrap_or(MAX);
+    sometimes!(
+        "gapless: the row is behind its mark",
+        mark.high() > last + 1
+    );
+    sometimes!(
+        "gapless: the mark is behind its row",
+        last > 0 && mark.high() <= last
+    );
     let number = row::next(last + 1, mark.high(), 0);
     if number > MAX {
         return Err(Failure::Gapless(GaplessError::EndOfSeries {

@@ -30,6 +30,8 @@ mod remote;
 mod segment;
 mod shmem;
 mod snowflake;
+#[cfg(leaf_id_sometimes)]
+mod sometimes;
 mod tags;
 mod worker;
 
@@ -52,6 +54,8 @@ pub extern "C-unwind" fn _PG_init() {
     if let Err(refused) = guc::define() {
         error::Failure::from(refused).raise();
     }
+    #[cfg(leaf_id_sometimes)]
+    sometimes::init();
     // Read it once: a running server must keep its node name if the machine is renamed.
     pg::host_name();
     shmem::init();

@@ -18,6 +18,7 @@
 //! - [`damage`]: ways to damage a file.
 //! - `set_back`: tables whose contents a tool replaces by older ones.
 //! - [`session`]: connections to a server, and errors.
+//! - [`sometimes`]: rare branches of the library, and how often they were reached.
 //! - [`status`]: state of the generators as seen by a session.
 //! - [`checks`]: concurrent sessions, and checks of their ids.
 //! - [`waiting`]: a session that waits, and interruptions of the wait.
@@ -37,6 +38,8 @@
 //! - `LEAF_ID_SMITH_SECONDS`: duration of random statements for each of two roles; default: 60
 //! - `LEAF_ID_ROWS`: length of the table adopted under load; default: 200000 rows
 //! - `LEAF_ID_TENANTS`: number of tenants with a tag in `figures::tenants`
+//! - `LEAF_ID_SOMETIMES`: a file of zeroes in which the library counts its rare branches; the scripts
+//!   build another library for it
 //! - `LEAF_ID_RUNNER`: set by the runner; exit at the end of standard input
 //! - `LEAF_ID_EXPECTED`: if `write`, accept the output of the SQL tests as expected
 
@@ -72,6 +75,7 @@ pub mod proxy;
 pub mod server;
 pub mod session;
 mod set_back;
+pub mod sometimes;
 pub mod status;
 pub mod waiting;
 

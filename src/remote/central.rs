@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_core::row::ClaimAnswer;
 use leaf_id_core::segment::MAX_LEN;
+use leaf_id_core::sometimes;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
 
@@ -276,6 +277,7 @@ impl SourceServer {
             && let SourceState::Asking(asked) =
                 core::mem::replace(&mut self.state, SourceState::Abandoned)
         {
+            sometimes!("source: the row was edited during a claim");
             outcomes.push((asked.queued.request, RemoteOutcome::Stale));
         }
     }
@@ -414,6 +416,7 @@ impl SourceServer {
                 }
             });
         if let Some(since) = away_since {
+            sometimes!("source: back");
             let seconds = pg::now_timestamp().saturating_sub(since) / 1_000_000;
             let server = self.server.text();
             pgrx::log!("leaf_id: server \"{server}\" is back, after {seconds} s");
@@ -431,6 +434,7 @@ impl SourceServer {
         if let SourceState::Asking(asked) =
             core::mem::replace(&mut self.state, SourceState::Away { until })
         {
+            sometimes!("source: away during a claim");
             // To the end of the queue: the server may fail on this tag only.
             self.queue.push_back(asked.queued);
         }

@@ -1,6 +1,7 @@
 //! Taking from a slot without waiting, and the follow-up work of a take.
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
+use leaf_id_core::sometimes;
 
 use crate::pg;
 use crate::shmem::{self, Area, SlotRef};
@@ -47,6 +48,7 @@ impl Amount {
                 Err(Miss::Changed) => Err(NotReady::Changed),
                 Err(Miss::Empty) => Err(NotReady::Empty),
                 Err(Miss::Short { lost }) => {
+                    sometimes!("take: the rest is too short for a range");
                     count_lost(area, slot_ref, lost);
                     continue;
                 }

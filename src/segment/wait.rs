@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use leaf_id_core::segment::Taken;
+use leaf_id_core::sometimes;
 
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, NotReady, Run, Wanted};
@@ -218,7 +219,10 @@ fn look<T>(
                     advice: Advice::Wait,
                 });
             }
-            Look::Locked => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+            Look::Locked => {
+                sometimes!("take: the table is locked");
+                pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment);
+            }
         }
     }
 }
@@ -292,6 +296,10 @@ fn take_or_wait(
     }
     let started = Instant::now();
     let result = wait(area, slot_ref, key, amount, deadline);
+    sometimes!(
+        "take: the version ends while a session waits",
+        matches!(result, Ok(None))
+    );
     let us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     slot_ref.slot.waits.fetch_add(1, Ordering::Relaxed);
     slot_ref.slot.waited_us.fetch_add(us, Ordering::Relaxed);
@@ -323,6 +331,7 @@ fn wait(
             area.queues().post(key.database, slot_ref.slot);
         }
         if let Some(failure) = final_error(area, slot_ref, key, amount, began) {
+            sometimes!("take: a final error ends the wait");
             return Err(failure);
         }
         match deadline.left_ms() {

@@ -25,6 +25,7 @@
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
 use leaf_id_core::segment::SegmentRequest;
+use leaf_id_core::sometimes;
 use pgrx::pg_sys;
 
 use super::directory::Directory;
@@ -456,6 +457,7 @@ impl<'a> Queues<'a> {
             }
             queue.latch.store(core::ptr::null_mut(), Ordering::Release);
             if wanted {
+                sometimes!("queue: requests for the next allocator");
                 queue.want();
             } else {
                 queue.free();
@@ -473,6 +475,7 @@ impl<'a> Queues<'a> {
         let directory = self.directory.read();
         for slot in directory.slots_of(database, None) {
             if slot.buffer.is_requested() && slot.buffer.close() {
+                sometimes!("queue: a request of an allocator that was ended");
                 slot.wake();
             }
         }

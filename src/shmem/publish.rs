@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use leaf_id_core::segment::{Refused, Remainders, SegmentRequest};
+use leaf_id_core::sometimes;
 use leaf_id_core::step::Pace;
 
 use super::area::Area;
@@ -63,6 +64,7 @@ impl Area {
             // again.
             let regranted = ![Access::Unknown, claimed.access].contains(&slot.access());
             if slot.buffer.version() == version && (replaced || regranted) {
+                sometimes!("publish: the row was replaced, unseen");
                 state.lost += slot.invalidate().count();
                 version = slot.buffer.version();
             }
@@ -89,7 +91,10 @@ impl Area {
                     slot.starved.store(0, Ordering::Relaxed);
                     slot.forget_wanted();
                 }
-                Err(_) => state.lost += u64::from(claimed.len),
+                Err(_) => {
+                    sometimes!("publish: the version has ended");
+                    state.lost += u64::from(claimed.len);
+                }
             }
             state.published += u64::from(claimed.len);
             published

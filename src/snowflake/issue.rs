@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use leaf_id_core::snowflake::{Full, Stall};
+use leaf_id_core::sometimes;
 use rand::RngExt;
 
 use super::{reservation, state};
@@ -85,6 +86,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                         asked: false,
                     }));
                 }
+                sometimes!("snowflake: all of a millisecond is used");
                 full_rounds += 1;
                 waited_for = Some(full);
                 let until_ms = full.found_at_ms + 1 + snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -92,8 +94,12 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 pg::sleep_until(until_ms * 1000, exactly, WaitEvent::Snowflake);
             }
             Stall::TooFarAhead(by_ms) => match deadline.left_ms().filter(|left| by_ms <= *left) {
-                Some(_) => waiting.sleep(by_ms, WaitEvent::Snowflake),
+                Some(_) => {
+                    sometimes!("snowflake: waits for the clock");
+                    waiting.sleep(by_ms, WaitEvent::Snowflake);
+                }
                 None => {
+                    sometimes!("snowflake: the clock is too far back");
                     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
                     let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
                     let max_lead_ms = snowflake.generator.lead().max_ms;
@@ -139,6 +145,7 @@ fn wait_for_launcher(
     };
     let late = deadline.elapsed_ms() >= LATE_MS;
     if is_unreserved && late && reservation::renew_late(snowflake)? {
+        sometimes!("snowflake: a session reserves for the launcher");
         return Ok(None);
     }
     snowflake.reservation_wanted.store(1, Ordering::Release);

@@ -12,6 +12,7 @@ use leaf_id_core::keeper::{
     Action, Configured, File, Found, Input, Look, Message, Registry, Seen, Then,
 };
 use leaf_id_core::lease::Effect;
+use leaf_id_core::sometimes;
 use leaf_id_core::state::State;
 
 use super::reservation::{max_lead_ms, reservation_ms, reserve, used_before};
@@ -68,6 +69,7 @@ impl Keeper {
         let configured = guc::worker_id();
         snowflake.configure(configured);
         let Some(writer) = snowflake.try_write() else {
+            sometimes!("snowflake: the launcher waits for a session that writes");
             return Some(BUSY_MS);
         };
         let mut input = Input::Look(self.look(configured));

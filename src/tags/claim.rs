@@ -7,6 +7,7 @@
 //! table while ids from it are issued (I2).
 
 use leaf_id_core::row::{self, ClaimAnswer, Here, Row};
+use leaf_id_core::sometimes;
 use leaf_id_core::step::{Decay, Pace};
 
 use super::heap::{self, AllocRow};
@@ -258,6 +259,15 @@ fn advance(
         max_value: row.max_value,
         skip,
     })?;
+    sometimes!(
+        "claim: the row is behind its mark",
+        mark.high() > row.max_id
+    );
+    sometimes!("claim: skips what may be lost", skip > 0);
+    sometimes!(
+        "claim: the last one of a tag",
+        claim.row.max_id > row.max_value
+    );
     locked.write(&claim.row);
     mark.raise(heap::key(&key.tag), claim.row.max_id);
     Ok((claim, skip))

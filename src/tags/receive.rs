@@ -1,6 +1,7 @@
 //! Recording of claims made on a source server.
 
 use leaf_id_core::row::{ClaimAnswer, Discarded};
+use leaf_id_core::sometimes;
 use leaf_id_core::step::Pace;
 
 use super::claim::{TagSource, here, new_incarnation, raised, with_row};
@@ -105,6 +106,10 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             skipped: answer.skipped,
             access: alloc.access(&key.tag, arrival.row_incarnation, arrival.access),
         };
+        sometimes!(
+            "answer: of a tag that was reset there",
+            claim.row.incarnation != row.incarnation
+        );
         // If a tool takes back the row and the tag is then dropped, the name goes on above.
         let mark = raised(mark::lock(&key.tag));
         mark.raise(heap::key(&key.tag), claim.row.max_id);

@@ -1,6 +1,7 @@
 //! The BEFORE trigger of `leaf_alloc`: checks an edit and sets columns of the new row.
 
 use leaf_id_core::row::{Row, Update};
+use leaf_id_core::sometimes;
 
 use super::heap::{self, AllocRow, Edit};
 use super::{claim, mark, opaque, rights, transaction};
@@ -53,7 +54,12 @@ fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<Row<Name>, Fail
     };
     let row = new.row.updated(&old.row, &here, &update);
     let row = row.ok_or_else(lowered)?;
+    sometimes!(
+        "edit: a row that is behind its mark leaves",
+        update.is_renamed && old.row.max_id < update.mark
+    );
     if update.skip > 0 {
+        sometimes!("edit: skips what may be lost");
         let (tag, skip) = (old.tag.name(), update.skip);
         pgrx::log!(
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
@@ -85,6 +91,10 @@ fn check_reset(old: &AllocRow, new: &AllocRow) -> Result<(), Failure> {
 /// A row that comes under a name, raised to the mark of that.
 fn at_mark(edit: &Edit, new: &AllocRow, row: Row<Name>) -> Result<Row<Name>, Failure> {
     let raised = row.raised_to(mark::get(&new.tag)?);
+    sometimes!(
+        "edit: the row goes on at the mark of its name",
+        raised != row
+    );
     if raised != row && !edit.replica && !exists(edit.relation, &new.tag)? {
         error::tell_raised(&new.tag.name(), row.max_id, raised.max_id);
     }

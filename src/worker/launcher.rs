@@ -10,6 +10,7 @@
 
 use std::time::{Duration, Instant};
 
+use leaf_id_core::sometimes;
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::pg_sys;
 
@@ -66,6 +67,7 @@ fn save_ranges(area: &Area) {
     let began = Instant::now();
     // Claims in progress are published first. Those that take longer become a gap.
     while !area.claims().stop() && began.elapsed() < CLAIM_GRACE {
+        sometimes!("launcher: a claim is in progress at its end");
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
     // Before taking ranges out: ranges of a database dropped meanwhile do not belong to a later one

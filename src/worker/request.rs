@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_core::row::ClaimAnswer;
 use leaf_id_core::segment::{Refused, SegmentRequest};
+use leaf_id_core::sometimes;
 use pgrx::PgSqlErrorCode;
 
 use crate::error::RefillError;
@@ -193,6 +194,7 @@ impl Request {
             return self.give_up(area);
         };
         if !begin_claim(area) {
+            sometimes!("request: put off while ranges are saved");
             return self.put_off();
         }
         // The launcher, which may be exiting, counts this as one claim.
@@ -222,7 +224,10 @@ impl Request {
                 self.serve(services)
             }
             RemoteOutcome::Refused(error) => self.refuse(services, asked, &error),
-            RemoteOutcome::Stale => self.start_over(services.area),
+            RemoteOutcome::Stale => {
+                sometimes!("request: returned unanswered by its source");
+                self.start_over(services.area)
+            }
         }
     }
 
@@ -313,7 +318,10 @@ impl Request {
                 next
             }
             // The new row gets a new request.
-            Err(Unreceived::Replaced) => self.start_over(area),
+            Err(Unreceived::Replaced) => {
+                sometimes!("request: answered for a row that was replaced");
+                self.start_over(area)
+            }
             Err(Unreceived::Tag(error)) => {
                 self.fail(services, version, error, "", &source.server.text())
             }
@@ -343,8 +351,10 @@ impl Request {
                 && area.publish_saved_range(self.slot, version, access).is_ok()
         });
         if is_published {
+            sometimes!("request: a saved range is back");
             return Some(self.clear(area));
         }
+        sometimes!("request: saved ranges do not fit the row");
         area.with_request(self.slot, &self.accepted, SlotState::drop_saved);
         None
     }
@@ -421,6 +431,7 @@ impl Request {
     fn fail_caught(&mut self, services: &mut Services, version: u64, error: &Caught) -> Next {
         let key = self.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
+            sometimes!("request: the row stays locked");
             let blocker = pg::transaction(|| Ok::<_, Caught>(blocker::find(&key)));
             if let Ok(error) = blocker {
                 return self.fail(services, version, error, "", "");
@@ -471,6 +482,7 @@ impl Request {
         // The row may have been replaced while its lock was waited for: look again, in a new
         // transaction.
         if error == RefillError::NoSuchTag && !matches!(self.state, RequestState::Missed) {
+            sometimes!("request: no row, and another look");
             self.state = RequestState::Missed;
             return Next::Kept;
         }
@@ -482,6 +494,7 @@ impl Request {
         if !is_final {
             return self.put_off();
         }
+        sometimes!("request: held after a final error");
         // Otherwise it would be requested again with every id taken.
         self.state = RequestState::Held {
             version,

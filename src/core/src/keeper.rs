@@ -65,6 +65,7 @@ use crate::lease::Effect;
 use crate::reservation::{
     self, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Terms, reserve_until,
 };
+use crate::sometimes;
 use crate::state::{Refusal, State};
 
 mod lead;
@@ -516,7 +517,10 @@ impl Keeper {
             Decision::Open { floor, until_ms } => {
                 return self.reserve(seen, turn, &usable, until_ms, Some(floor));
             }
-            Decision::WaitOut { until_ms } => (State::WaitingOut { until_ms }, until_ms),
+            Decision::WaitOut { until_ms } => {
+                sometimes!("generator: waits for the clock to reach its floor");
+                (State::WaitingOut { until_ms }, until_ms)
+            }
             Decision::WaitOutRetired { until_ms } => {
                 let refusal = Refusal::WorkerIdRetired { until_ms };
                 (State::Refused(refusal), until_ms)

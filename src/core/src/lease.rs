@@ -27,6 +27,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sometimes;
 use crate::state::Refusal;
 
 /// Both clocks of a server, read at the same time, in milliseconds.
@@ -455,7 +456,10 @@ impl LeaseHolder {
                 self.again(now, rules);
                 self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
                 match answer.skew(rules.max_skew_ms) {
-                    Some(skew) => self.out(Refusal::ClockSkew { by_ms: skew.by_ms }),
+                    Some(skew) => {
+                        sometimes!("lease: refused for the clock");
+                        self.out(Refusal::ClockSkew { by_ms: skew.by_ms })
+                    }
                     // The request was slow, and the clock may be right.
                     None => Effect::Keep,
                 }
@@ -467,10 +471,12 @@ impl LeaseHolder {
                     self.ask_at_ms = now;
                 }
                 if answer.status == Status::Retired && self.standing == Standing::Holding {
+                    sometimes!("lease: kept though retired");
                     // A retired worker id is not reassigned, so the rest of the lease remains
                     // valid.
                     return Effect::Keep;
                 }
+                sometimes!("lease: lost");
                 self.out(Refusal::WorkerIdLost)
             }
             Status::Held => self.refused(now, rules, Refusal::HeldByOther),
@@ -517,6 +523,10 @@ impl LeaseHolder {
     ) -> Effect {
         let before = self.grant();
         let lease_ms = answer.lease_ms;
+        sometimes!(
+            "lease: another worker id than before",
+            before.is_some_and(|before| before.worker_id != answer.worker_id)
+        );
         // A promoted registry may have forgotten the floor.
         let remembered = self.lease.grant.filter(|g| g.worker_id == answer.worker_id);
         let floor_ms = remembered.map_or(answer.floor_ms, |g| g.floor_ms.max(answer.floor_ms));

@@ -21,6 +21,7 @@ pub mod reservation;
 pub mod row;
 pub mod segment;
 pub mod snowflake;
+pub mod sometimes;
 pub mod state;
 pub mod step;
 pub mod tag_table;

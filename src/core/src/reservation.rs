@@ -33,6 +33,7 @@
 use crate::layout::{Layout, Parts};
 use crate::numbered::numbered;
 use crate::snowflake::Lead;
+use crate::sometimes;
 use crate::state::Refusal;
 
 /// Min reservation in milliseconds, or a whole one if shorter. Many times the duration of a write,
@@ -277,6 +278,7 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
         Reason::Crash
     };
     let known = matches!(reason, Reason::CleanStop | Reason::Crash);
+    sometimes!("generator: another server may have issued ids", !known);
     let ms = if known {
         reserved_until_ms
     } else {
@@ -364,6 +366,10 @@ impl Opening {
         let others = (others.into_iter()).filter_map(|(ms, reason)| Some(floor(ms?, reason)));
         others.fold(own, |highest, other| {
             if other.ms > highest.ms {
+                sometimes!(
+                    "generator: another worker id, above all others",
+                    other.reason == Reason::OtherWorkerId
+                );
                 other
             } else {
                 highest

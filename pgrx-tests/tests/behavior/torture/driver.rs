@@ -18,6 +18,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 
+use super::branches;
 use super::event::{Happening, Loss};
 use super::stalls::Stalls;
 
@@ -143,6 +144,7 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
     });
     report.print();
     stalls.print();
+    branches::print();
     assert!(report.issued() > 10_000, "the sessions were not at work");
     for server in subject.servers() {
         server.stop(Stop::Fast);

@@ -1,5 +1,6 @@
 //! Random concurrent events. `make torture` runs the long ones.
 
+mod branches;
 mod driver;
 mod event;
 mod fleet;

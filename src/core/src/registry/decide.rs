@@ -4,6 +4,7 @@ use super::peers;
 use super::terms::*;
 use crate::lease::{Held, Kind, Question, Status};
 use crate::message::shown;
+use crate::sometimes;
 
 mod claim;
 
@@ -270,6 +271,7 @@ impl Case<'_> {
             self.registry.place = Some(self.here.place);
             self.registry.moved_at_ms = Some(now.wall_ms);
             self.registry.grace = Some(begun);
+            sometimes!("registry: moved");
             changes.events.push(Event::Moved);
         }
         let Some(grace) = self.registry.grace else {
@@ -288,6 +290,7 @@ impl Case<'_> {
             self.grace_ms = Some(left);
             return;
         }
+        sometimes!("registry: the grace is over");
         // Fixed by the first claim after the grace; recomputing it per claim would push every new
         // holder ahead of the clock.
         self.registry.grace = None;
@@ -366,6 +369,7 @@ impl Case<'_> {
             ));
         }
         if row.retired {
+            sometimes!("registry: a retired worker id is not renewed");
             return refused(Status::Retired, format!("worker id {worker_id} is retired"));
         }
         let live = row.is_live(self.now_ms());
@@ -387,6 +391,7 @@ impl Case<'_> {
                 && self.is_requester(row)
                 && let Some(row) = self.lock(row.worker_id)?
             {
+                sometimes!("registry: a node leaves its former worker id");
                 changes.rows.push(row.without_holder());
             }
         }

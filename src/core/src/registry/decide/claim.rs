@@ -25,6 +25,7 @@
 use super::super::terms::{Bounds, Hold, Row};
 use super::{Case, Choice, Stop, refused, shown};
 use crate::lease::Status;
+use crate::sometimes;
 
 /// The requester's own row: see the table in this file's header.
 enum Own {
@@ -55,15 +56,24 @@ impl Case<'_> {
         }
         match (self.state(own), in_grace) {
             (Own::Held(row), _) => Ok(Choice::kept(row, 0)),
-            (Own::Contested(row), _) => self.contested(&row),
-            (_, true) => self.in_grace(),
+            (Own::Contested(row), _) => {
+                sometimes!("registry: a claim for another's worker id");
+                self.contested(&row)
+            }
+            (_, true) => {
+                sometimes!("registry: a claim waits for the end of the grace");
+                self.in_grace()
+            }
             (Own::Missing | Own::Retired, false) => self.other(),
             // The requester knows which ids it has issued itself.
             (Own::Ended(row), false) => Ok(Choice::kept(row, self.moved_floor())),
-            (Own::Unproven(row), false) => Ok(Choice {
-                floor_ms: self.floor_above(&row),
-                row,
-            }),
+            (Own::Unproven(row), false) => {
+                sometimes!("registry: a node without its token, after its lease");
+                Ok(Choice {
+                    floor_ms: self.floor_above(&row),
+                    row,
+                })
+            }
         }
     }
 
