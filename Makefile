@@ -5,6 +5,7 @@
 # TESTS      which tests on real servers "make check", "make test" and "make test-all" run, and no others,
 #            by the beginnings of their names: "lease segment::waits"
 # CLIENTS    which of pgrx-tests/clients "make test-clients" tries (all)
+# NIGHT      how long "make night" tortures servers, and which (7200 15 18-assert)
 # PG_CONFIG  the PostgreSQL that "make all", "make install", "make installcheck", "make uninstall",
 #            "make package" and "make deb" are for; all other targets then develop and test against
 #            a copy of it, if it is in a prefix of its own
@@ -13,7 +14,7 @@ PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench check test test-all test-clients test-another-version \
-        test-upgrade test-monitoring test-patroni test-pgbackrest test-pg-repack test-arm64 torture lint fmt all install \
+        test-upgrade test-monitoring test-patroni test-pgbackrest test-pg-repack test-arm64 torture night lint fmt all install \
         installcheck uninstall package deb test-deb test-dist-upgrade test-image rpm-spec release matrix env \
         clean distclean
 
@@ -64,6 +65,9 @@ test-pg-repack: ## pg_repack of every table of leaf_id, under load, installed by
 
 test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, ten minutes or more
 	@scripts/test-arm64.sh
+
+night: ## everything random, and what it met in docs/night.md: three hours; NIGHT=600: of ten minutes of torture
+	@scripts/night.sh $(NIGHT)
 
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh

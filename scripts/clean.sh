@@ -20,7 +20,7 @@ if [ "${1:-}" = all ]; then
         [ ! -O "$place" ] || rm -rf "$place"
     done
     remove_root "$TARGET"/roots/*/
-    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET"/leaf_id-script.?????? "$TARGET/loom" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
+    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET"/leaf_id-script.?????? "$TARGET/loom" "$TARGET/night" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
     if [ "$TARGET" = "$ROOT/target" ]; then
         rm -rf --one-file-system "$TARGET"
         exit

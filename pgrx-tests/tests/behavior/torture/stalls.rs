@@ -129,16 +129,16 @@ impl<E: Happening> Stalls<E> {
         for ms in COLUMNS_MS {
             print!(" {ms:>6}");
         }
-        println!("   more  longest; longest call during it");
+        println!("   more  the longest of each kind, and call during it");
         for (event, row) in &self.rows {
             print!("  {:33} ", format!("{event:?}"));
             for times in row.times {
                 print!(" {times:>6}");
             }
             for (kind, took) in &row.longest {
-                print!("  {kind} {took:.1?}");
+                print!("  {kind} {}", took.as_millis());
             }
-            println!("; {:.1?}", row.longest_call);
+            println!("  call {}", row.longest_call.as_millis());
         }
     }
 }

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# night.sh [SECONDS [VERSION...]]: everything random, and docs/night.md with what it has met. SECONDS
+# (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
+# one to develop with, and 18-assert, which is left out where its sources cannot be had. Then long
+# explorations, loom, statements of hostile roles, and allocations that fail. After an hour or more
+# of torture, each branch that is marked by sometimes! must have been reached. A part that fails does
+# not end the night; its output stays in target/night, and the page stays as it was.
+
+# Before lib.sh: it chooses the library that counts branches.
+LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)
+export LEAF_ID_SOMETIMES
+trap 'rm -f "$LEAF_ID_SOMETIMES"' EXIT
+truncate -s 32768 "$LEAF_ID_SOMETIMES"
+chmod 666 "$LEAF_ID_SOMETIMES"
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+seconds=${1:-7200}
+[[ $seconds =~ ^[0-9]{1,6}$ ]] || die "night.sh [SECONDS [VERSION...]]"
+versions=("${@:2}")
+[ ${#versions[@]} -gt 0 ] || versions=("$PG_MAJOR" 18-assert)
+page=docs/night.md
+out=$TARGET/night
+rm -rf "$out"
+mkdir -p "$out"
+[ "$seconds" -lt 3600 ] || export LEAF_ID_LONG=yes
+export LEAF_ID_TORTURE_SECONDS=$((seconds / ${#versions[@]}))
+need_rust
+
+# part NAME COMMAND...: runs one, with its output in a file of this name.
+part() {
+    local name=$1 began=$SECONDS status=0
+    shift
+    "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
+    printf '%s\t%d\t%d\n' "$name" $((SECONDS - began)) $status >>"$out/parts.tsv"
+    note "$name: $(duration $((SECONDS - began)))$([ $status -eq 0 ] || echo ", FAILED: see $out/$name.log")"
+}
+behavior() {
+    cargo test --package leaf_id_tests --test behavior -- --include-ignored --nocapture --test-threads 1 "$@"
+}
+loom() {
+    RUSTFLAGS='--cfg leaf_id_loom' CARGO_TARGET_DIR=$TARGET/loom \
+        cargo test --package leaf_id_core --release --test loom_segment -- --nocapture
+}
+
+servers=()
+say "A night of $(duration "$seconds") of torture, on PostgreSQL ${versions[*]}"
+for version in "${versions[@]}"; do
+    unset PG_CONFIG
+    if [ "$version" != "$PG_MAJOR" ]; then
+        status=0
+        PG_CONFIG=$("$ROOT/scripts/postgresql.sh" "$version") || status=$?
+        [ $status -eq 0 ] || { note "no PostgreSQL $version here" && continue; }
+        export PG_CONFIG
+    fi
+    "$ROOT/scripts/build.sh"
+    environment=$("$ROOT/scripts/env.sh")
+    eval "$environment"
+    servers+=("$(server_name "$LEAF_ID_PG_BIN")")
+    cargo test --quiet --package leaf_id_tests --test behavior --no-run
+    part "torture-server-$version" behavior --exact torture::server::events_for_ten_minutes_repeat_nothing &
+    part "torture-fleet-$version" behavior --exact torture::fleet::events_in_a_fleet_for_ten_minutes_repeat_nothing
+    wait
+done
+[ ${#servers[@]} -gt 0 ] || die "there is no server to torture"
+part explorers cargo test --package leaf_id_core -- --nocapture
+part loom loom
+part effects behavior security::effects
+part memory behavior slow::memory
+if [ "$seconds" -ge 3600 ]; then part branches behavior --exact torture::branches::each_branch_was_reached; fi
+
+# What the logs of the tortures say, as rows of a table.
+figures() {
+    awk '
+        /^[a-z]/ { part = $1 }
+        /^events: / { events += $2 }
+        part == "events:" && NF == 2 && /^ / { times[$1] += $2 }
+        /^ids, none of them twice: / { ids += $NF }
+        part == "ids" && /^ids lost/ { part = "lost" }
+        part == "lost" && /^ / { count = $NF; $NF = ""; lost[$0] += count }
+        part == "first" && /^ / {
+            for (i = 9; i < NF; i += 2) {
+                if ($i == "call") { if ($(i + 1) > call[$1]) call[$1] = $(i + 1) }
+                else if ($(i + 1) > longest[$1]) { longest[$1] = $(i + 1); kind[$1] = $i }
+            }
+        }
+        END {
+            before += events
+            print "Hostile events in all nights: **" before "**.\n"
+            print "| the last night | |\n| --- | --- |"
+            print "| date, commit | " today ", " commit " |\n| servers | " servers " |"
+            print "| hostile events | " events " |\n| ids | " ids " |\n| ids issued twice | 0 |"
+            fflush()
+            for (i in lost) print "| ids lost: " i "| " lost[i] " |" | "sort"
+            close("sort")
+            print "| histories and states explored | " states " |\n| marked branches reached | " branches " |"
+            print "| seconds of each part | " parts " |"
+            print "\n| event | times | longest time to the next id, ms | of | longest call during it, ms |"
+            print "| --- | --- | --- | --- | --- |"
+            fflush()
+            for (i in times) print "| " i " | " times[i] " | " longest[i] + 0 " | " (i in kind ? kind[i] : "-") " | " call[i] + 0 " |" | "sort"
+        }' before="$(sed -nE 's/^Hostile events in all nights: \*\*([0-9]+)\*\*\.$/\1/p' "$page")" \
+        today="$(date --utc +%F)" servers="$(printf '%s, ' "${servers[@]}" | sed 's/, $//')" \
+        commit="$(git rev-parse --short=7 HEAD)$(git diff --quiet HEAD || echo ' (changed)')" \
+        states="$(grep -ohE '[0-9]+ (worlds|random histories)' "$out/explorers.log" | awk '{ n += $1 } END { print n + 0 }')" \
+        branches="$(sed -n '/^branches:/,/^[0-9.]*m*s in all/p' "$(last_torture)" | awk '/^ / { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }')" \
+        parts="$(awk -F '\t' '{ printf "%s%s %d", (NR > 1 ? ", " : ""), $1, $2 }' "$out/parts.tsv")" \
+        "$out"/torture-*.log
+}
+# The counts are of all servers so far.
+last_torture() { find "$out" -name 'torture-*.log' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2; }
+
+if grep -qvP '\t0$' "$out/parts.tsv"; then die "some of it failed: see $out"; fi
+new=$(figures)
+perl -0777 -pi -e 'BEGIN { $new = shift } s/(<!-- night -->\n).*(<!-- end of night -->)/$1\n$new\n\n$2/s' "$new" "$page"
+say "Nothing was repeated, in $(duration $SECONDS): see $page"
