@@ -23,5 +23,6 @@ mod row_explorer {
     mod rows;
     mod savepoints;
     mod search;
+    mod servers;
     mod systems;
 }

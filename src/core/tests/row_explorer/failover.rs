@@ -24,7 +24,7 @@ struct Tag {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+pub(super) enum Rule {
     /// A claim starts above the mark of its name.
     ClaimAboveMark,
     /// A claim raises the mark.
@@ -181,7 +181,7 @@ impl Standby {
 
 /// A promotion loses at most `LOST` claims of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct World<const LOST: u32> {
+pub(super) struct World<const LOST: u32> {
     database: Database,
     slots: [Slot; NAMES],
     /// The server runs without the library: slots are in a file, and edits do not change them.
@@ -203,7 +203,7 @@ struct World<const LOST: u32> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Create(usize),
     /// Creates a tag and issues one id in the same transaction.
     CreateAndUse(usize),
@@ -665,6 +665,27 @@ impl<const LOST: u32> search::World for World<LOST> {
     fn is_small(&self) -> bool {
         self.timeline < 5 && self.incarnations < 4 && self.raises < 4
     }
+}
+
+impl search::Repeated for World<1> {
+    fn refuses(&self, step: Step) -> bool {
+        let Step::Lower(name) = step else {
+            return false;
+        };
+        self.database.tags[name].is_some_and(|tag| tag.row.max_id > 1)
+    }
+}
+
+/// The steps that are repeated on servers; those that take ids, more often. A server claims and
+/// publishes by itself.
+pub(super) fn steps_for_servers() -> Vec<Step> {
+    let mut steps = all_steps();
+    steps.retain(|step| !matches!(step, Step::Claim(_) | Step::Publish(_)));
+    for name in 0..NAMES {
+        steps.extend([Step::Use(name); 4]);
+        steps.extend([Step::Raise(name), Step::Widen(name), Step::Narrow(name)]);
+    }
+    steps
 }
 
 const FEW: [Step; 12] = [

@@ -8,7 +8,7 @@ use super::search::{self, Histories, Rules};
 const NAMES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+pub(super) enum Rule {
     /// A number is above the mark of its series, ...
     NextAboveMark,
     /// ... raises the mark, ...
@@ -85,7 +85,7 @@ struct Transaction {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct World {
+pub(super) struct World {
     database: Database,
     open: Option<Transaction>,
     /// Another session is inserting a series of the first name, after this last number.
@@ -103,7 +103,7 @@ struct World {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// In the open transaction.
     Next(usize),
     Create(usize),
@@ -486,6 +486,37 @@ impl search::World for World {
     fn is_small(&self) -> bool {
         self.database.reported.iter().all(|&number| number < 8)
     }
+}
+
+impl search::Repeated for World {
+    /// Last number and mark of each name; 0 for no mark.
+    fn shown(&self) -> String {
+        let names = [0, 1].map(|name| {
+            let open = self.open.filter(|open| open.view.is_locked[name]);
+            let database = open.map_or(self.database, |open| open.view.database);
+            let last = database.rows[name].map_or("-".into(), |last| last.to_string());
+            format!("{last},{}", database.marks[name])
+        });
+        names.join(" ")
+    }
+}
+
+/// The steps that are repeated on servers: those that wait for nothing, and take no other server.
+pub(super) fn steps_for_servers() -> Vec<Step> {
+    let mut steps = all_steps();
+    steps.retain(|step| {
+        !matches!(
+            step,
+            Step::CommitAndCrash
+                | Step::Dump
+                | Step::Restore
+                | Step::Follow
+                | Step::Promote
+                | Step::OtherInserts
+                | Step::OtherHasInserted
+        )
+    });
+    steps
 }
 
 fn all_steps() -> Vec<Step> {

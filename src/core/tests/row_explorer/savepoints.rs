@@ -10,7 +10,7 @@ use super::search::{self, Histories, Ids, Rules};
 const NAMES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Rule {
+pub(super) enum Rule {
     /// The transaction issues no ids of a tag that it has reset, ...
     NoIdsOfReset,
     /// ... of a tag under a name where it has dropped another one, ...
@@ -86,7 +86,7 @@ struct Transaction {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct World {
+pub(super) struct World {
     /// Committed state.
     rows: [Option<u8>; NAMES],
     marks: [u8; NAMES],
@@ -107,7 +107,7 @@ struct World {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// In the open transaction.
     Create(usize),
     Drop(usize),
@@ -592,6 +592,34 @@ impl search::World for World {
     fn is_broken(&self) -> bool {
         self.is_twice
     }
+}
+
+impl search::Repeated for World {
+    fn refuses(&self, step: Step) -> bool {
+        let (Step::Use(name), Some(open)) = (step, &self.open) else {
+            return false;
+        };
+        open.view.rows[name].is_some() && open.view.refusals[name].is_some()
+    }
+}
+
+/// The steps that are repeated on servers: those that wait for nothing, and take no other server.
+pub(super) fn steps_for_servers() -> Vec<Step> {
+    let mut steps = all_steps();
+    steps.retain(|step| {
+        !matches!(
+            step,
+            Step::Write
+                | Step::CommitAndCrash
+                | Step::Crash
+                | Step::Dump
+                | Step::RestoreElsewhere
+                | Step::OtherInserts
+                | Step::OtherHasInserted
+                | Step::OtherHasInsertedAndUses
+        )
+    });
+    steps
 }
 
 fn all_steps() -> Vec<Step> {

@@ -58,6 +58,19 @@ pub trait World: Copy + Eq + Hash {
     }
 }
 
+/// A world whose histories are repeated on servers.
+pub trait Repeated: World {
+    /// What a server shows after a step; empty if that depends on what it has cached.
+    fn shown(&self) -> String {
+        String::new()
+    }
+
+    /// True if a server refuses the step with an error.
+    fn refuses(&self, _step: Self::Step) -> bool {
+        false
+    }
+}
+
 /// The histories to search.
 #[derive(Clone, Copy)]
 pub struct Histories<'a, S> {
@@ -385,6 +398,34 @@ pub fn assert_all_needed<W: World>(
     for &assumption in assumptions {
         assert_needed::<W>("assumption", assumption, histories);
     }
+}
+
+/// A random history as text: the world, and each step with what a server shows after it, or
+/// `refused`.
+pub fn random_history<W: Repeated>(
+    histories: Histories<'_, W::Step>,
+    random: &mut impl RngExt,
+) -> String {
+    let rules = Rules { without: None };
+    let mut world = begin::<W>(rules, histories);
+    let mut text = W::NAME.to_owned();
+    let (mut taken, mut refused) = (0, 0);
+    while taken < histories.depth && refused < REFUSED {
+        let Some(&step) = histories.steps.choose(random) else {
+            break;
+        };
+        if let Some(next) = world.after(step, rules) {
+            (world, refused) = (next, 0);
+            taken += 1;
+            let _ = write!(text, "\t{step:?}={}", world.shown());
+        } else {
+            refused += 1;
+            if world.refuses(step) {
+                let _ = write!(text, "\t{step:?}=refused");
+            }
+        }
+    }
+    text
 }
 
 /// Bit set of ids.
