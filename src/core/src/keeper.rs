@@ -225,6 +225,8 @@ impl Keeper {
             self.floor = None;
             self.state = State::Starting;
         }
+        // Others may use it while it is not configured here.
+        self.others = (self.others).filter(|(of, _)| look.configured == Configured::Fixed(*of));
         let issued = seen.last_ms > self.epoch_ms;
         let leased = matches!(look.configured, Configured::Leased(_));
         if core::mem::replace(&mut self.leased, leased) != leased && !issued {
@@ -325,13 +327,12 @@ impl Keeper {
         let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
         self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
         self.is_first = floor.reason == Reason::NewCluster;
-        self.others = match turn.look.configured {
+        if let Configured::Fixed(configured) = turn.look.configured
+            && !floor.knows_worker_id()
+        {
             // The floor of this run is above others' ids, too.
-            Configured::Fixed(configured) if !floor.knows_worker_id() => {
-                Some((configured, floor.ms))
-            }
-            _ => None,
-        };
+            self.others = Some((configured, floor.ms));
+        }
         Ok(floor)
     }
 
@@ -536,15 +537,15 @@ impl Keeper {
     }
 
     /// The floor above the ids of another server with this worker id, from the turn that first
-    /// looked for it; `None` if there was none, or its ids are known.
+    /// looked for it since it was configured; `None` if there was none, or its ids are known.
     fn find_others(&self, seen: &Seen, usable: &Usable, terms: Terms) -> Option<(u16, i64)> {
         let worker_id = usable.worker_id;
         let is_known = self.is_first || self.previous_worker_id == Some(worker_id);
         if usable.grant.is_some() || is_known {
             return None;
         }
-        let found = self.others.filter(|(of, _)| *of == worker_id);
-        Some(found.unwrap_or_else(|| (worker_id, terms.above_others_ms(seen.now_ms))))
+        let now = || (worker_id, terms.above_others_ms(seen.now_ms));
+        Some(self.others.unwrap_or_else(now))
     }
 
     fn reserve(

@@ -833,6 +833,23 @@ fn rows_of_opening() -> Vec<Row> {
             then: Then::Wait(Some(1)),
         },
         Row {
+            row: "nothing was known, and the worker id was not configured for a while: File",
+            keeper: after(vec![
+                (NEW, fixed(5)),
+                (NEW, file(Found::Nothing)),
+                (NEW, file(Found::Nothing)),
+                (NEW_WAITED, Input::Look(look(Configured::Unset))),
+                (NEW_WAITED, fixed(5)),
+            ]),
+            seen: NEW_WAITED,
+            input: file(Found::Nothing),
+            shown: State::WaitingOut {
+                until_ms: NOW + 2 * RESERVATION,
+            },
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
             row: "any other: Written, and healed",
             keeper: writing(),
             seen: NEW,
