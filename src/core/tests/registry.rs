@@ -1085,6 +1085,38 @@ fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
     }
 }
 
+/// The owner has changed the layout for one with fewer worker ids: each holder of one that is beyond
+/// it gets another, as soon as it asks.
+#[test]
+fn a_worker_id_beyond_the_layout_is_left() {
+    let host = Member {
+        host: true,
+        ..member("members", "host")
+    };
+    for (holder, moves) in [(MEMBER, false), (host, false), (host, true)] {
+        let mut world = World::new();
+        world.granted(Kind::Claim, holder);
+        world.rows[0].worker_id = 900;
+        let layout = Layout::parse("41/6/6").unwrap();
+        world.registry.layout = Some(layout);
+        world.here.layout = layout;
+        let again = if moves {
+            world.promote();
+            Member {
+                node: "another host",
+                ..holder
+            }
+        } else {
+            Member { token: 2, ..holder }
+        };
+        if moves {
+            world.refused(Kind::Claim, again, Status::Grace);
+            world.pass(60_000);
+        }
+        assert_eq!(world.granted(Kind::Claim, again).worker_id, 0);
+    }
+}
+
 /// For composed ids: allowed only if no id can have been issued with it.
 #[test]
 fn only_a_worker_id_that_was_never_used_is_set_aside() {

@@ -358,7 +358,9 @@ impl Reply {
     #[must_use]
     pub fn heard(&self, sent: Clocks, received: Clocks) -> Option<Answer> {
         let (status, granted) = match &self.outcome {
-            Ok(granted) if granted.lease_ms > 0 => (Status::Granted, *granted),
+            Ok(granted) if (1..=LONGEST_LEASE_MS).contains(&granted.lease_ms) => {
+                (Status::Granted, *granted)
+            }
             Err(refusal) if refusal.status != Status::Granted => {
                 (refusal.status, Granted::default())
             }

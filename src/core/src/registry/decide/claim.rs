@@ -14,12 +14,13 @@
 //! | none | | | inherited, another | inherited, entered, refused: Grace |
 //! | usable | shown | live | its own | inherited, entered, its own |
 //! | usable | shown | ended | its own, above the moved floor | inherited, entered, refused: Grace |
-//! | retired | shown | any | another | inherited, refused: Grace |
+//! | unusable | shown | any | another | inherited, refused: Grace |
 //! | any | not shown | may be live | inherited, refused: Held | inherited, entered, refused: Held |
 //! | usable | not shown | ended | inherited, its own above all its ids | inherited, entered, refused: Grace |
-//! | retired | not shown | ended | inherited, another | inherited, refused: Grace |
+//! | unusable | not shown | ended | inherited, another | inherited, refused: Grace |
 //!
-//! A retired row is never entered. Another worker id is a free one, or one whose lease has ended;
+//! A row is unusable if it is retired, or beyond the layout, which may have been changed for one with
+//! fewer worker ids. A retired row is never entered. Another worker id is a free one, or one whose lease has ended;
 //! without either, the claim is refused (Full).
 
 use super::super::terms::{Bounds, Hold, Row};
@@ -38,7 +39,7 @@ enum Own {
     Contested(Row),
     /// Its token is not shown, and its lease has ended.
     Unproven(Row),
-    Retired,
+    Unusable,
 }
 
 impl Case<'_> {
@@ -64,7 +65,7 @@ impl Case<'_> {
                 sometimes!("registry: a claim waits for the end of the grace");
                 self.in_grace()
             }
-            (Own::Missing | Own::Retired, false) => self.other(),
+            (Own::Missing | Own::Unusable, false) => self.other(),
             // The requester knows which ids it has issued itself.
             (Own::Ended(row), false) => Ok(Choice::kept(row, self.moved_floor())),
             (Own::Unproven(row), false) => {
@@ -90,14 +91,15 @@ impl Case<'_> {
         let Some(row) = own else {
             return Own::Missing;
         };
+        let is_usable = !row.retired && self.is_in_layout(&row);
         match self.shows_token(&row) {
-            true if row.retired => Own::Retired,
+            true if !is_usable => Own::Unusable,
             true if row.is_live(self.now_ms()) => Own::Held(row),
             true => Own::Ended(row),
             // As for any other requester.
             false if self.may_be_live(&row) => Own::Contested(row),
-            false if row.retired => Own::Retired,
-            false => Own::Unproven(row),
+            false if is_usable => Own::Unproven(row),
+            false => Own::Unusable,
         }
     }
 
@@ -126,6 +128,7 @@ impl Case<'_> {
             let holder = row.holder.as_ref();
             row.host
                 && !row.retired
+                && self.is_in_layout(row)
                 && holder.is_some_and(|holder| {
                     holder.system_identifier == self.request.system_identifier
                 })
@@ -186,6 +189,11 @@ impl Case<'_> {
         )))
     }
 
+    /// False if the layout was changed for one with fewer worker ids.
+    fn is_in_layout(&self, row: &Row) -> bool {
+        row.worker_id <= self.request.layout.max_worker_id()
+    }
+
     /// True if the row is held by the requester's role.
     fn belongs(&self, row: &Row) -> bool {
         row.role.as_deref() == Some(self.requester.role)
@@ -227,7 +235,7 @@ impl Case<'_> {
             // A locked row is being renewed.
             *hold != Hold::Busy
                 && !row.retired
-                && row.worker_id <= largest
+                && self.is_in_layout(row)
                 && (!row.host || self.requester.host)
                 && !self.may_be_live(row)
                 && (below_limit || self.belongs(row))
