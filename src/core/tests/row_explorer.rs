@@ -22,6 +22,7 @@ mod row_explorer {
     mod report;
     mod rows;
     mod savepoints;
+    #[expect(dead_code, reason = "shared with lease_explorer")]
     mod search;
     mod servers;
     mod systems;

@@ -14,6 +14,8 @@ use crate::support;
 
 /// Steps of a random history.
 const WALK: usize = 60;
+/// Least number of kinds of steps in a random history.
+const KINDS: usize = 6;
 /// Steps drawn in a row that cannot be taken, before a random history ends.
 const REFUSED: u32 = 100;
 
@@ -215,10 +217,13 @@ fn walk<W: World>(
 ) -> Option<Vec<W::Step>> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut world = begin::<W>(rules, histories);
+    // A few kinds of steps at a time get further than all of them at once.
+    let kinds = random.random_range(KINDS..=histories.steps.len().max(KINDS));
+    let steps: Vec<_> = histories.steps.sample(&mut random, kinds).collect();
     let mut taken = Vec::new();
     let mut refused = 0;
     while taken.len() < WALK && refused < REFUSED {
-        let step = *histories.steps.choose(&mut random)?;
+        let step = **steps.choose(&mut random)?;
         let Some(next) = world.after(step, rules) else {
             refused += 1;
             continue;
@@ -345,6 +350,32 @@ pub fn assert_holds<W: World>(histories: Histories<'_, W::Step>, long: u64) {
         begun.elapsed().as_secs_f32()
     );
     assert_eq!(history.as_deref().map(shown), None, "{}", W::NAME);
+}
+
+/// Asserts that none of these histories breaks a promise if all rules hold.
+pub fn assert_none<W: World>(histories: Histories<'_, W::Step>) {
+    let rules = Rules { without: None };
+    let begun = Instant::now();
+    let (worlds, history) = explore::<W>(rules, histories);
+    println!(
+        "{}: {worlds} worlds to depth {} of {} steps after: {} ({:.1} s)",
+        W::NAME,
+        histories.depth,
+        histories.steps.len(),
+        shown(histories.begin),
+        begun.elapsed().as_secs_f32()
+    );
+    assert_eq!(history.as_deref().map(shown), None, "{}", W::NAME);
+}
+
+/// Asserts that one of many random walks breaks a promise without `rule`.
+pub fn assert_a_walk_finds<W: World>(rule: W::Rule, histories: Histories<'_, W::Step>) {
+    let rules = Rules {
+        without: Some(rule),
+    };
+    let mut seeds = StdRng::seed_from_u64(1);
+    let is_found = (0..20_000).any(|_| walk::<W>(rules, histories, seeds.random()).is_some());
+    assert!(is_found, "{}, without {rule:?}", W::NAME);
 }
 
 /// Asserts that random walks find that `rule` is needed, too, and are shortened to a history as
