@@ -26,6 +26,8 @@ build() {
     trap "rm -f '$started'" EXIT
     # Including versions and update scripts that the sources do not have any more.
     rm -f "$stamp" "$("$PG_BIN/pg_config" --sharedir)/extension/leaf_id--"*.sql
+    # Not for a library that is installed elsewhere.
+    [ -z "$LEAF_ID_SOMETIMES" ] || export RUSTFLAGS='--cfg leaf_id_sometimes'
     CARGO_TARGET_DIR=$PG_BUILD compile "$PG_MAJOR"
     place_files "$PG_BUILD/release/libleaf_id.so" "$PG_BIN/pg_config"
     printf '%s\n' "$with" >"$stamp"

@@ -199,7 +199,6 @@ need_rust() {
 compile() {
     local major=$1
     shift
-    if [ -n "$LEAF_ID_SOMETIMES" ]; then export RUSTFLAGS='--cfg leaf_id_sometimes'; fi
     cargo build --release --package leaf_id --no-default-features --features "pg$major" "$@" 9>&-
 }
 

@@ -13,6 +13,8 @@ export LEAF_ID_SOMETIMES
 trap 'rm -f "$LEAF_ID_SOMETIMES"' EXIT
 truncate -s 32768 "$LEAF_ID_SOMETIMES"
 chmod 666 "$LEAF_ID_SOMETIMES"
+# Also the torture in the background, which an interrupt does not reach.
+trap 'trap - INT TERM HUP; kill 0' INT TERM HUP
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -20,19 +22,28 @@ seconds=${1:-7200}
 [[ $seconds =~ ^[0-9]{1,6}$ ]] || die "night.sh [SECONDS [VERSION...]]"
 versions=("${@:2}")
 [ ${#versions[@]} -gt 0 ] || versions=("$PG_MAJOR" 18-assert)
+own=${PG_CONFIG:-}
 page=docs/night.md
 out=$TARGET/night
 rm -rf "$out"
 mkdir -p "$out"
-[ "$seconds" -lt 3600 ] || export LEAF_ID_LONG=yes
+# A short one is for trying this script.
+is_long=$((seconds >= 3600))
+[ $is_long = 0 ] || export LEAF_ID_LONG=yes
 export LEAF_ID_TORTURE_SECONDS=$((seconds / ${#versions[@]}))
 need_rust
 
-# part NAME COMMAND...: runs one, with its output in a file of this name.
+# The sources, which are not to change until the end.
+sources() { git rev-parse HEAD && git diff HEAD | cksum; }
+begun_with=$(sources)
+commit=$(git rev-parse --short=7 HEAD)$(git diff --quiet HEAD || echo ' (changed)')
+
+# part NAME COMMAND...: runs one, with its output in a file of this name. One that runs no test fails.
 part() {
     local name=$1 began=$SECONDS status=0
     shift
     "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
+    grep -qE '^test result: ok\. [1-9]' "$out/$name.log" || status=1
     printf '%s\t%d\t%d\n' "$name" $((SECONDS - began)) $status >>"$out/parts.tsv"
     note "$name: $(duration $((SECONDS - began)))$([ $status -eq 0 ] || echo ", FAILED: see $out/$name.log")"
 }
@@ -45,23 +56,27 @@ loom() {
 }
 
 servers=()
+wanted=(explorers loom effects memory)
 say "A night of $(duration "$seconds") of torture, on PostgreSQL ${versions[*]}"
 for version in "${versions[@]}"; do
-    unset PG_CONFIG
-    if [ "$version" != "$PG_MAJOR" ]; then
+    if [ "$version" = "$PG_MAJOR" ]; then
+        PG_CONFIG=$own
+    else
         status=0
         PG_CONFIG=$("$ROOT/scripts/postgresql.sh" "$version") || status=$?
-        [ $status -eq 0 ] || { note "no PostgreSQL $version here" && continue; }
-        export PG_CONFIG
+        [ $status -ne $UNAVAILABLE ] || { note "no PostgreSQL $version here" && continue; }
+        [ $status -eq 0 ] || die "PostgreSQL $version could not be built"
     fi
+    export PG_CONFIG
     "$ROOT/scripts/build.sh"
     environment=$("$ROOT/scripts/env.sh")
     eval "$environment"
     servers+=("$(server_name "$LEAF_ID_PG_BIN")")
+    wanted+=("torture-server-$version" "torture-fleet-$version" "histories-$version")
     cargo test --quiet --package leaf_id_tests --test behavior --no-run
     part "torture-server-$version" behavior --exact torture::server::events_for_ten_minutes_repeat_nothing &
     part "torture-fleet-$version" behavior --exact torture::fleet::events_in_a_fleet_for_ten_minutes_repeat_nothing
-    wait
+    wait $!
     part "histories-$version" behavior slow::explored
 done
 [ ${#servers[@]} -gt 0 ] || die "there is no server to torture"
@@ -69,11 +84,16 @@ part explorers cargo test --package leaf_id_core -- --nocapture
 part loom loom
 part effects behavior security::effects
 part memory behavior slow::memory
-if [ "$seconds" -ge 3600 ]; then part branches behavior --exact torture::branches::each_branch_was_reached; fi
+if [ $is_long = 1 ]; then
+    wanted+=(branches)
+    part branches behavior --exact torture::branches::each_branch_was_reached
+fi
 
 # What the logs of the tortures say, as rows of a table.
 figures() {
     awk '
+        # Counts may have more digits than an integer of mawk.
+        BEGIN { OFMT = CONVFMT = "%.15g" }
         /^[a-z]/ { part = $1 }
         /^events: / { events += $2 }
         part == "events:" && NF == 2 && /^ / { times[$1] += $2 }
@@ -91,6 +111,7 @@ figures() {
             print "Hostile events in all nights: **" before "**.\n"
             print "| the last night | |\n| --- | --- |"
             print "| date, commit | " today ", " commit " |\n| servers | " servers " |"
+            print "| seconds of torture | " seconds " |"
             print "| hostile events | " events " |\n| ids | " ids " |\n| ids issued twice | 0 |"
             fflush()
             for (i in lost) print "| ids lost: " i "| " lost[i] " |" | "sort"
@@ -103,16 +124,21 @@ figures() {
             for (i in times) print "| " i " | " times[i] " | " longest[i] + 0 " | " (i in kind ? kind[i] : "-") " | " call[i] + 0 " |" | "sort"
         }' before="$(sed -nE 's/^Hostile events in all nights: \*\*([0-9]+)\*\*\.$/\1/p' "$page")" \
         today="$(date --utc +%F)" servers="$(printf '%s, ' "${servers[@]}" | sed 's/, $//')" \
-        commit="$(git rev-parse --short=7 HEAD)$(git diff --quiet HEAD || echo ' (changed)')" \
-        states="$(grep -ohE '[0-9]+ (worlds|random histories)' "$out/explorers.log" | awk '{ n += $1 } END { print n + 0 }')" \
-        branches="$(sed -n '/^branches:/,/^[0-9.]*m*s in all/p' "$(last_torture)" | awk '/^ / { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }')" \
+        commit="$commit" seconds="$seconds" \
+        states="$(grep -ohE '[0-9]+ (worlds|random histories)' "$out/explorers.log" | awk '{ n += $1 } END { printf "%.0f", n }')" \
+        branches="$(awk '/^ / && NF > 1 { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }' "$out/branches.log")" \
         parts="$(awk -F '\t' '{ printf "%s%s %d", (NR > 1 ? ", " : ""), $1, $2 }' "$out/parts.tsv")" \
         "$out"/torture-*.log
 }
-# The counts are of all servers so far.
-last_torture() { find "$out" -name 'torture-*.log' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2; }
 
-if grep -qvP '\t0$' "$out/parts.tsv"; then die "some of it failed: see $out"; fi
+for name in "${wanted[@]}"; do
+    grep -qP "^$name\t[0-9]+\t0$" "$out/parts.tsv" || die "$name failed: see $out"
+done
+if [ $is_long = 0 ]; then
+    say "Nothing was repeated, in $(duration $SECONDS); too short for $page"
+    exit
+fi
+[ "$(sources)" = "$begun_with" ] || die "the sources have changed since it began"
 new=$(figures)
 perl -0777 -pi -e 'BEGIN { $new = shift } s/(<!-- night -->\n).*(<!-- end of night -->)/$1\n$new\n\n$2/s' "$new" "$page"
 say "Nothing was repeated, in $(duration $SECONDS): see $page"

@@ -33,7 +33,8 @@
 //! - `LEAF_ID_SERVER_USER`: user that runs servers if the tests run as root; default: postgres
 //! - `LEAF_ID_SEED`: repeats a randomized test
 //! - `LEAF_ID_LONG`: let every allocation fail in `slow::memory`, not every tenth; 5,000 sequences for
-//!   each role in `security::effects`, not 60
+//!   each role in `security::effects`, not 60; a thousand
+//!   histories of the explorer in `slow::explored`, not a hundred
 //! - `LEAF_ID_TORTURE_SECONDS`: min duration of the torture test
 //! - `LEAF_ID_SMITH_SECONDS`: duration of random statements for each of two roles; default: 60
 //! - `LEAF_ID_ROWS`: length of the table adopted under load; default: 200000 rows
@@ -41,7 +42,6 @@
 //! - `LEAF_ID_SOMETIMES`: a file of zeroes in which the library counts its rare branches; the scripts
 //!   build another library for it
 //! - `LEAF_ID_HISTORIES`: a file with histories of the explorer of rows, in place of random ones
-//! - `LEAF_ID_LONG`: if set, a thousand such histories in place of a hundred
 //! - `LEAF_ID_RUNNER`: set by the runner; exit at the end of standard input
 //! - `LEAF_ID_EXPECTED`: if `write`, accept the output of the SQL tests as expected
 
