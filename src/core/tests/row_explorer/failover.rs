@@ -750,6 +750,33 @@ fn no_id_comes_twice() {
     search::assert_holds::<World<2>>(promotions, 11);
 }
 
+/// The rules that some history needs.
+pub(super) const RULES: [Rule; 13] = [
+    Rule::ClaimAboveMark,
+    Rule::ClaimRaisesMark,
+    Rule::CreationRaisesRow,
+    Rule::InsertAtMark,
+    Rule::DeleteLeavesMark,
+    Rule::RenameLeavesMark,
+    Rule::RenameTakesMark,
+    Rule::EditsOfMarksSeen,
+    Rule::EqualMarkWritten,
+    Rule::MarkInsertedAgain,
+    Rule::LoweringRefused,
+    Rule::Skip,
+    Rule::SettleBeforeMark,
+];
+
+/// The history that shows why what was saved must fit its row, which is a longer one.
+pub(super) fn broken_after_unload() -> Vec<Vec<Step>> {
+    let histories = Histories {
+        begin: &[Step::Create(0), Step::Use(0), Step::Unload],
+        steps: &steps_for_servers(),
+        depth: 4,
+    };
+    search::broken::<World<1>>(&[Rule::SavedFitsRow], histories)
+}
+
 #[test]
 fn each_rule_is_needed() {
     let everything = Histories {
@@ -757,22 +784,7 @@ fn each_rule_is_needed() {
         steps: &all_steps(),
         depth: 7,
     };
-    let rules = [
-        Rule::ClaimAboveMark,
-        Rule::ClaimRaisesMark,
-        Rule::CreationRaisesRow,
-        Rule::InsertAtMark,
-        Rule::DeleteLeavesMark,
-        Rule::RenameLeavesMark,
-        Rule::RenameTakesMark,
-        Rule::EditsOfMarksSeen,
-        Rule::EqualMarkWritten,
-        Rule::MarkInsertedAgain,
-        Rule::LoweringRefused,
-        Rule::Skip,
-        Rule::SettleBeforeMark,
-    ];
-    search::assert_all_needed::<World<1>>(&rules, &[Rule::OneTableAtATime], everything);
+    search::assert_all_needed::<World<1>>(&RULES, &[Rule::OneTableAtATime], everything);
     let claim_on_its_way = Histories {
         begin: &[Step::Create(0), Step::Claim(0)],
         ..everything

@@ -544,6 +544,21 @@ fn no_number_comes_twice_and_none_is_left_out() {
     search::assert_holds::<World>(histories, 10);
 }
 
+/// The rules that some history needs.
+pub(super) const RULES: [Rule; 11] = [
+    Rule::NextAboveMark,
+    Rule::NextRaisesMark,
+    Rule::MarkRollsBack,
+    Rule::DropLeavesMark,
+    Rule::RenameLeavesMark,
+    Rule::RenameTakesMark,
+    Rule::EditsOfMarksSeen,
+    Rule::EqualMarkWritten,
+    Rule::MarkInsertedAgain,
+    Rule::LoweringRefused,
+    Rule::CommitDurable,
+];
+
 #[test]
 fn each_rule_is_needed() {
     let histories = Histories {
@@ -551,26 +566,13 @@ fn each_rule_is_needed() {
         steps: &all_steps(),
         depth: 9,
     };
-    let rules = [
-        Rule::NextAboveMark,
-        Rule::NextRaisesMark,
-        Rule::MarkRollsBack,
-        Rule::DropLeavesMark,
-        Rule::RenameLeavesMark,
-        Rule::RenameTakesMark,
-        Rule::EditsOfMarksSeen,
-        Rule::EqualMarkWritten,
-        Rule::MarkInsertedAgain,
-        Rule::LoweringRefused,
-        Rule::CommitDurable,
-    ];
     let assumptions = [
         Rule::OneTableAtATime,
         Rule::NoCallLost,
         Rule::NoCallAfterDump,
         Rule::RowAtMark,
     ];
-    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    search::assert_all_needed::<World>(&RULES, &assumptions, histories);
     let waiting = Histories {
         begin: &[Step::OtherInserts, Step::Create(0), Step::Next(0)],
         ..histories

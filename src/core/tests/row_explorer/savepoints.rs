@@ -658,6 +658,21 @@ fn no_id_comes_twice() {
     search::assert_holds::<World>(histories, 10);
 }
 
+/// The rules that some history needs.
+pub(super) const RULES: [Rule; 11] = [
+    Rule::NoIdsOfReset,
+    Rule::NoIdsOfReplaced,
+    Rule::NoIdsOfRenamed,
+    Rule::CountOutlivesSavepoint,
+    Rule::RenameTakesIssued,
+    Rule::CommitRaisesMark,
+    Rule::NoIdsOnceWritten,
+    Rule::RowAtMarkAfterWait,
+    Rule::EditsOfMarksSeen,
+    Rule::MarkInsertedAgain,
+    Rule::IssuedLeftToMark,
+];
+
 #[test]
 fn each_rule_is_needed() {
     let histories = Histories {
@@ -665,26 +680,13 @@ fn each_rule_is_needed() {
         steps: &all_steps(),
         depth: 8,
     };
-    let rules = [
-        Rule::NoIdsOfReset,
-        Rule::NoIdsOfReplaced,
-        Rule::NoIdsOfRenamed,
-        Rule::CountOutlivesSavepoint,
-        Rule::RenameTakesIssued,
-        Rule::CommitRaisesMark,
-        Rule::NoIdsOnceWritten,
-        Rule::RowAtMarkAfterWait,
-        Rule::EditsOfMarksSeen,
-        Rule::MarkInsertedAgain,
-        Rule::IssuedLeftToMark,
-    ];
     let assumptions = [
         Rule::CommitKept,
         Rule::OneTableAtATime,
         Rule::NoIdAfterDump,
         Rule::RowAtMark,
     ];
-    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    search::assert_all_needed::<World>(&RULES, &assumptions, histories);
     let dump_before_the_first_id = Histories {
         begin: &[],
         steps: &[

@@ -209,6 +209,12 @@ fn explore<W: World>(
     (seen.len(), None)
 }
 
+/// Some of these kinds of steps: a history of a few gets further than one of all.
+fn some_of<S: Copy>(steps: &[S], random: &mut impl RngExt) -> Vec<S> {
+    let kinds = random.random_range(KINDS..=steps.len().max(KINDS));
+    steps.sample(random, kinds).copied().collect()
+}
+
 /// Takes random steps, as far as they can be taken. Returns those that break a promise.
 fn walk<W: World>(
     rules: Rules<W::Rule>,
@@ -217,13 +223,11 @@ fn walk<W: World>(
 ) -> Option<Vec<W::Step>> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut world = begin::<W>(rules, histories);
-    // A few kinds of steps at a time get further than all of them at once.
-    let kinds = random.random_range(KINDS..=histories.steps.len().max(KINDS));
-    let steps: Vec<_> = histories.steps.sample(&mut random, kinds).collect();
+    let steps = some_of(histories.steps, &mut random);
     let mut taken = Vec::new();
     let mut refused = 0;
     while taken.len() < WALK && refused < REFUSED {
-        let step = **steps.choose(&mut random)?;
+        let step = *steps.choose(&mut random)?;
         let Some(next) = world.after(step, rules) else {
             refused += 1;
             continue;
@@ -431,18 +435,33 @@ pub fn assert_all_needed<W: World>(
     }
 }
 
-/// A random history as text: the world, and each step with what a server shows after it, or
-/// `refused`.
-pub fn random_history<W: Repeated>(
+/// The shortest histories that break a promise without one of these rules; none for a rule that
+/// needs other steps, or more of them.
+pub fn broken<W: World>(rules: &[W::Rule], histories: Histories<'_, W::Step>) -> Vec<Vec<W::Step>> {
+    let without = |rule: &W::Rule| {
+        let rules = Rules {
+            without: Some(*rule),
+        };
+        explore::<W>(rules, histories).1
+    };
+    rules.iter().filter_map(without).collect()
+}
+
+/// A history as text: the world, and each step with what a server shows after it, or `refused`.
+/// Begins with `begin`, as far as its steps can be taken if all rules hold, and goes on at random.
+pub fn history<W: Repeated>(
+    begin: &[W::Step],
     histories: Histories<'_, W::Step>,
     random: &mut impl RngExt,
 ) -> String {
     let rules = Rules { without: None };
-    let mut world = begin::<W>(rules, histories);
+    let steps = some_of(histories.steps, random);
+    let mut begin = begin.iter();
+    let mut world = W::new();
     let mut text = W::NAME.to_owned();
     let (mut taken, mut refused) = (0, 0);
     while taken < histories.depth && refused < REFUSED {
-        let Some(&step) = histories.steps.choose(random) else {
+        let Some(&step) = begin.next().or_else(|| steps.choose(random)) else {
             break;
         };
         if let Some(next) = world.after(step, rules) {
@@ -452,6 +471,7 @@ pub fn random_history<W: Repeated>(
         } else {
             refused += 1;
             if world.refuses(step) {
+                taken += 1;
                 let _ = write!(text, "\t{step:?}=refused");
             }
         }
