@@ -1,5 +1,7 @@
 //! Would catch: an effect that a role reaches by a second door: an id of another's tag twice, an
-//! opaque id that it has seen before, or another's calls that fail or wait.
+//! opaque id that it has seen before or whose number it has chosen, another's calls that fail or
+//! wait, another's session that ends, another's column, ids of a central server or a worker id in
+//! another's name.
 //!
 //! Random sequences of statements, each within a frame (a rollback, a savepoint, an index function
 //! that somebody else's ANALYZE runs), by each role of SECURITY.md that is no superuser. What is
@@ -7,6 +9,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use leaf_id_tests::{Server, Session, random};
 use postgres::SimpleQueryMessage;
@@ -14,25 +17,127 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-/// A role, and what a superuser grants it.
-const ROLES: [(&str, &str); 4] = [
-    ("stranger", ""),
-    ("grantee", "SELECT leaf_tag_grant('v', 'grantee')"),
-    (
-        "member",
-        "SELECT leaf_tag_grant('v', 'member');
-         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member",
-    ),
-    (
-        "manager",
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
-         GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
-         GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION",
-    ),
+/// A role.
+struct Role {
+    name: &'static str,
+    /// What a superuser grants it.
+    grants: &'static str,
+    /// It may edit tags, and is trusted with how far they go.
+    manages: bool,
+    /// What it does half of the time: what has to do with its rights.
+    often: &'static [&'static str],
+}
+
+/// A column of a superuser's table is of this domain, which is the role's.
+const OF_A_DOMAIN: &[&str] = &[
+    "ALTER DOMAIN big SET DEFAULT leaf_segment_next('v')",
+    "ALTER DOMAIN big SET DEFAULT leaf_opaque_next('o')",
+    "ALTER DOMAIN big DROP DEFAULT",
+    "ALTER TABLE {own} ALTER id SET DEFAULT leaf_segment_next('v')",
+    "INSERT INTO {own} (id) VALUES (9000000000000000000)",
+    "CREATE TABLE {own} (id bigint)",
+    "SELECT leaf_segment_next('v')",
 ];
 
+const ROLES: [Role; 6] = [
+    Role {
+        name: "stranger",
+        grants: "",
+        manages: false,
+        often: OF_A_DOMAIN,
+    },
+    Role {
+        name: "grantee",
+        grants: "SELECT leaf_tag_grant('v', 'grantee')",
+        manages: false,
+        often: OF_A_DOMAIN,
+    },
+    Role {
+        name: "member",
+        grants: "SELECT leaf_tag_grant('v', 'member');
+             GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member",
+        manages: false,
+        often: &[
+            CLAIM,
+            LEASE,
+            "SELECT leaf_segment_next('v')",
+            "ALTER DOMAIN big SET DEFAULT leaf_segment_next('v')",
+        ],
+    },
+    Role {
+        name: "manager",
+        grants: "GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
+             GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
+             GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION",
+        manages: true,
+        often: &[
+            "SELECT leaf_tag_create('{own}', step => 10)",
+            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'x{n}' WHERE biz_tag = 'v'",
+            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'v' WHERE biz_tag = '{own}'",
+            "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag IN ('v', 'o')",
+            "SELECT leaf_tag_reset('o', {n}, true)",
+            "SELECT leaf_tag_drop('o', true, true)",
+            "SELECT leaf_tag_create('o', start => {n})",
+            "SELECT leaf_opaque_next('o')",
+            "SELECT leaf_tag_create('t', server => 'center')",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('t', 'center')",
+            "SELECT leaf_segment_next('t')",
+        ],
+    },
+    Role {
+        name: "owner",
+        grants: "ALTER DATABASE of_owner OWNER TO owner;
+             GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO owner;
+             GRANT USAGE ON SCHEMA leaf_id TO owner WITH GRANT OPTION",
+        manages: true,
+        often: &[
+            "ALTER DATABASE of_owner SET leaf_id.adopt_new_columns = on",
+            "ALTER DATABASE of_owner SET leaf_id.adopt_new_columns = off",
+            "ALTER ROLE owner SET leaf_id.adopt_new_columns = on",
+            "SELECT leaf_tag_reset('{own}', {n}, true)",
+            "CREATE TABLE {own} (id serial)",
+            "DROP TABLE {own}",
+        ],
+    },
+    // What a publisher sends is applied in sessions like these.
+    Role {
+        name: "publisher",
+        grants: "GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO publisher;
+             ALTER ROLE publisher SET session_replication_role = replica",
+        manages: true,
+        often: &[
+            "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'v'",
+            "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'o'",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('v')",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('v', {n})",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('o', {n})",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('{own}')",
+            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'x{n}' WHERE biz_tag = 'v'",
+            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'v' WHERE biz_tag = '{own}'",
+            "UPDATE leaf_id.leaf_alloc SET max_id = {n}, incarnation = 0 WHERE biz_tag = 'v'",
+        ],
+    },
+];
+
+/// A claim of a member of a fleet.
+const CLAIM: &str =
+    r#"SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "v", "n": 5}')"#;
+
+/// A claim of a worker id.
+const LEASE: &str = "SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', json_build_object(
+         'version', 1,
+         'question', json_build_object('kind', 'claim', 'token', 0, 'next_token', 7, 'held', NULL, 'lease_ms', 60000),
+         'system_identifier', 1, 'node_name', 'n{n}',
+         'now_ms', (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+         'reserve_until_ms', (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1000,
+         'max_skew_ms', 1000, 'max_lead_ms', 15000, 'epoch_ms', 1288834974657, 'layout', '41/10/12')::text)";
+
+/// No id of a tag is as high, unless somebody who does not manage tags has it raised.
+const FAR: i64 = 1 << 60;
+
 /// Tags of alice: `v`, and `o` with opaque ids; a gapless series of hers: `s`. `{own}` is a tag of the
-/// role. A manager is trusted with resets and with names that are forgotten, so there is none.
+/// role. A manager is trusted with resets and with names that are forgotten, so there is none of `v`; with
+/// those of `o` it is not.
 const STATEMENTS: &[&str] = &[
     "SELECT leaf_segment_next('v')",
     "SELECT leaf_segment_next_batch('v', 3)",
@@ -96,7 +201,7 @@ const STATEMENTS: &[&str] = &[
     "SELECT leaf_snowflake_next()",
     "SELECT leaf_id.leaf_snowflake_reset('2020-01-01')",
     "SELECT leaf_id.leaf_worker_retire(1)",
-    "SELECT token FROM ts_parse('leaf_id.leaf_claim', '{\"version\": 1, \"tag\": \"v\", \"n\": 5}')",
+    CLAIM,
     "SELECT token FROM ts_parse('leaf_id.leaf_claim', '{\"version\": 1, \"tag\": \"o\", \"n\": 5}')",
     "SET session_replication_role = replica",
     "SET leaf_id.failover_skip = 0",
@@ -133,15 +238,22 @@ enum Frame {
     Savepoint,
     Caught,
     IndexFunction,
+    /// An index function that catches no error: a handler makes a subtransaction, where what must be
+    /// a transaction of its own is refused anyway.
+    Uncaught,
+    /// The same, which goes on after its statements for longer than a claim may be held.
+    Slow,
 }
 
-const FRAMES: [Frame; 6] = [
+const FRAMES: [Frame; 8] = [
     Frame::Plain,
     Frame::Commit,
     Frame::Rollback,
     Frame::Savepoint,
     Frame::Caught,
     Frame::IndexFunction,
+    Frame::Uncaught,
+    Frame::Slow,
 ];
 
 /// What is known of alice's counters.
@@ -149,6 +261,8 @@ const FRAMES: [Frame; 6] = [
 struct Seen {
     tag: HashSet<i64>,
     opaque: HashSet<i64>,
+    /// The opaque ids that the role has got in its last sequence.
+    got: Vec<i64>,
     /// The last gapless number of a committed call.
     number: i64,
 }
@@ -182,6 +296,9 @@ fn act(session: &mut Session, statement: &str, seen: &mut Seen) -> Result<(), St
         if let SimpleQueryMessage::Row(row) = message
             && let Some(id) = row.get(0).and_then(|text| text.parse().ok())
         {
+            if counter == Counter::Opaque {
+                seen.got.push(id);
+            }
             seen.note(counter, id)?;
         }
     }
@@ -212,7 +329,12 @@ fn attempt(
                     break;
                 }
                 act(session, statement, seen)?;
-                let _ = session.try_run("ROLLBACK TO each; RELEASE each");
+                // What is rolled back at the end stays until then.
+                let stays =
+                    matches!(frame, Frame::Rollback) && session.try_run("RELEASE each").is_ok();
+                if !stays {
+                    let _ = session.try_run("ROLLBACK TO each; RELEASE each");
+                }
                 if matches!(frame, Frame::Commit) {
                     let _ = session.try_run("SAVEPOINT again");
                     if session.try_run(statement).is_err() {
@@ -235,22 +357,39 @@ fn attempt(
                 "DO $do$ BEGIN BEGIN {body} RAISE 'back'; EXCEPTION WHEN OTHERS THEN NULL; END; END $do$"
             ));
         }
-        Frame::IndexFunction => {
+        Frame::IndexFunction | Frame::Uncaught | Frame::Slow => {
+            let is_caught = matches!(frame, Frame::IndexFunction);
             let mut body = String::new();
             for statement in statements {
-                let _ = writeln!(
-                    body,
-                    "BEGIN EXECUTE {}; EXCEPTION WHEN OTHERS THEN NULL; END;",
-                    quoted(statement)
-                );
+                let execute = format!("EXECUTE {};", quoted(statement));
+                let _ = if is_caught {
+                    writeln!(
+                        body,
+                        "BEGIN {execute} EXCEPTION WHEN OTHERS THEN NULL; END;"
+                    )
+                } else {
+                    writeln!(body, "{execute}")
+                };
             }
+            if matches!(frame, Frame::Slow) {
+                body += "PERFORM pg_sleep(0.4);";
+            }
+            let spring = |body: &str| {
+                format!(
+                    "CREATE OR REPLACE FUNCTION spring(a int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $f$ BEGIN {body} RETURN a; END $f$"
+                )
+            };
+            // Where an error would prevent the index, the function gets its body later.
+            let at_first = spring(if is_caught { &body } else { "" });
             let _ = session.try_run(&format!(
-                "CREATE TABLE trap AS SELECT 1 AS a;
-                 CREATE FUNCTION spring(a int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $f$ BEGIN {body} RETURN a; END $f$;
-                 CREATE INDEX ON trap (spring(a))"
+                "CREATE TABLE trap AS SELECT 1 AS a; {at_first}; CREATE INDEX ON trap (spring(a)); {}",
+                spring(&body)
             ));
             let role: String = session.value("SELECT session_user::text");
             let _ = admin.try_run(&format!("ANALYZE {role}.trap"));
+            admin
+                .try_run("SELECT 1")
+                .map_err(|failure| format!("another's session has ended: {failure}"))?;
             let _ = session.try_run("DROP TABLE trap; DROP FUNCTION spring");
         }
     }
@@ -258,10 +397,30 @@ fn attempt(
     Ok(())
 }
 
-/// What alice gets afterwards.
-fn observe(alice: &mut Session, seen: &mut Seen) -> Result<(), String> {
+/// The sessions of others.
+struct Others {
+    /// A superuser.
+    admin: Session,
+    alice: Session,
+    /// A superuser where the tag `t` is sourced from.
+    center: Session,
+}
+
+/// What alice gets afterwards, and what others find.
+fn observe(others: &mut Others, role: &Role, seen: &mut Seen) -> Result<(), String> {
+    let Others {
+        admin,
+        alice,
+        center,
+    } = others;
+    if !role.manages {
+        let _ = admin.try_run("SELECT leaf_sync()");
+    }
     let id = alice.try_next("v").map_err(|failure| failure.to_string())?;
     seen.note(Counter::Tag, id)?;
+    if !role.manages && id >= FAR {
+        return Err(format!("Tag: {id} is near the end"));
+    }
     let mut one = |call: &str| {
         alice
             .try_column::<i64>(call)
@@ -275,7 +434,46 @@ fn observe(alice: &mut Session, seen: &mut Seen) -> Result<(), String> {
         return Err(format!("gapless: {number} after {}", seen.number));
     }
     seen.number = number;
-    one("SELECT leaf_snowflake_next()").map(|_| ())
+    one("SELECT leaf_snowflake_next()")?;
+    for id in seen.got.drain(..) {
+        // The mark of a name is above all numbers that were claimed.
+        let is_ahead: bool = admin.value(&format!(
+            "SELECT coalesce((SELECT leaf_opaque_decode('o', {id}) >= high FROM leaf_id.leaf_high_mark WHERE tag = 'o'), false)"
+        ));
+        if is_ahead {
+            return Err(format!("Opaque: {id} is that of a number yet to come"));
+        }
+    }
+    let leased: Vec<i64> = admin.column(&format!(
+        "SELECT worker_id::bigint FROM leaf_id.leaf_worker
+         WHERE node_name IS NOT NULL AND role_name IS DISTINCT FROM '{}'",
+        role.name
+    ));
+    if !leased.is_empty() {
+        return Err(format!("worker ids leased as another: {leased:?}"));
+    }
+    match center.max_id("t") {
+        1 => Ok(()),
+        max_id => Err(format!(
+            "ids up to {max_id} claimed with another's user mapping"
+        )),
+    }
+}
+
+/// A column of a table that a superuser creates: nobody else has it number its rows again. Settings
+/// of a database count in new sessions.
+fn observe_new_column(server: &Server, role: &Role) -> Result<(), String> {
+    let database = format!("of_{}", role.name);
+    let mut admin = server.session_in(&database);
+    admin.run("DROP TABLE IF EXISTS theirs; CREATE TABLE theirs (id bigserial)");
+    let mut insert = || -> i64 { admin.value("INSERT INTO theirs DEFAULT VALUES RETURNING id") };
+    let first = insert();
+    let mut session = server.connect_as(role.name, &database);
+    let _ = session.try_run("SELECT leaf_tag_reset('theirs', 1, true)");
+    match insert() {
+        id if id > first => Ok(()),
+        id => Err(format!("new column: {id} after {first}")),
+    }
 }
 
 /// Tags of alice that a manager may have dropped, renamed, revoked or exhausted.
@@ -296,67 +494,113 @@ const REPAIR: &str = "
         PERFORM leaf_tag_grant('v', 'alice'), leaf_tag_grant('o', 'alice');
     END $$";
 
-/// Some sequences of a role, in a database of its own.
-fn search(server: &Server, role: &str, grants: &str, rounds: usize, random: &mut StdRng) {
-    let database = format!("of_{role}");
+/// Prepares the database of a role.
+fn prepare(server: &Server, role: &Role) -> Others {
+    let Role { name, grants, .. } = role;
+    let database = format!("of_{name}");
     let mut admin = server.session();
-    admin.run(&format!("CREATE ROLE {role} LOGIN"));
+    admin.run(&format!("CREATE ROLE {name} LOGIN"));
     admin.run(&format!("CREATE DATABASE {database}"));
     let mut admin = server.session_in(&database);
     admin.run(&format!(
-        "CREATE EXTENSION leaf_id; CREATE SCHEMA {role} AUTHORIZATION {role};
+        "CREATE EXTENSION leaf_id; CREATE SCHEMA {name} AUTHORIZATION {name};
          SELECT leaf_tag_create('v', step => 10), leaf_opaque_create('o'), leaf_gapless_create('s');
          GRANT EXECUTE ON FUNCTION leaf_gapless_next TO alice; {grants}"
     ));
     admin.run(REPAIR);
+    admin.run(&format!(
+        "CREATE DOMAIN {name}.big AS bigint; ALTER DOMAIN {name}.big OWNER TO {name};
+         CREATE TABLE accounts (account {name}.big); INSERT INTO accounts VALUES (9223372036854775000);
+         CREATE EXTENSION dblink;
+         CREATE SERVER center FOREIGN DATA WRAPPER dblink_fdw
+             OPTIONS (host '{}', port '{}', dbname 'center');
+         CREATE USER MAPPING FOR CURRENT_USER SERVER center OPTIONS (user 'claimant');
+         GRANT USAGE ON FOREIGN SERVER center TO {name}",
+        server.dir().display(),
+        server.port()
+    ));
     let mut alice = server.connect_as("alice", &database);
     // Nobody may stop her for longer, however busy the machine is.
     alice.run("SET statement_timeout = '30s'; SET leaf_id.refill_timeout = '30s'");
+    Others {
+        admin,
+        alice,
+        center: server.session_in("center"),
+    }
+}
+
+/// Some sequences of a role, in a database of its own.
+fn search(server: &Server, role: &Role, rounds: usize, random: &mut StdRng) {
+    let name = role.name;
+    let mut others = prepare(server, role);
     let mut seen = Seen::default();
-    observe(&mut alice, &mut seen).unwrap();
+    observe(&mut others, role, &mut seen).unwrap();
     for round in 0..rounds {
         let frame = *FRAMES.choose(random).unwrap();
         let statements: Vec<String> = (0..random.random_range(1..=4))
             .map(|_| {
-                let statement = STATEMENTS.choose(random).unwrap();
+                let pool = if random.random_bool(0.5) {
+                    role.often
+                } else {
+                    STATEMENTS
+                };
+                let statement = pool.choose(random).unwrap();
                 let n = [1, 2, 100, 1_000_000].choose(random).unwrap().to_string();
                 statement.replace("{own}", "mine").replace("{n}", &n)
             })
             .collect();
-        let mut session = server.connect_as(role, &database);
+        let mut session = server.connect_as(name, &format!("of_{name}"));
         session.run("SET lock_timeout = '1s'; SET leaf_id.refill_timeout = '1s'");
-        let outcome = attempt(&mut session, &mut admin, frame, &statements, &mut seen);
+        let outcome = attempt(
+            &mut session,
+            &mut others.admin,
+            frame,
+            &statements,
+            &mut seen,
+        );
         drop(session);
         let outcome = outcome.and_then(|()| {
             // A manager may take tags away; its successors go on above them.
-            if role == "manager" {
-                admin.run(REPAIR);
+            if role.manages {
+                others.admin.run(REPAIR);
             }
-            observe(&mut alice, &mut seen)
+            observe(&mut others, role, &mut seen)?;
+            if role.manages {
+                observe_new_column(server, role)?;
+            }
+            Ok(())
         });
         if let Err(effect) = outcome {
             panic!(
-                "{role}, round {round}, {frame:?}: {effect}\n{}",
+                "{name}, round {round}, {frame:?}: {effect}\n{}",
                 statements.join(";\n")
             );
         }
     }
     let ids = seen.tag.len() + seen.opaque.len();
-    println!("{role}: {rounds} sequences, {ids} ids, none twice");
+    println!("{name}: {rounds} sequences, {ids} ids, none twice");
 }
 
 #[test]
 fn no_sequence_of_statements_reaches_anothers_ids() {
+    // Each database has an allocator.
+    let server = Server::start(&[("leaf_id.worker_id", "1"), ("max_worker_processes", "24")]);
     let rounds = if std::env::var_os("LEAF_ID_LONG").is_some() {
+        server.allow(Duration::from_secs(3 * 3600));
         5000
     } else {
         60
     };
-    let server = Server::start(&[("leaf_id.worker_id", "1")]);
-    server.session().run("CREATE ROLE alice LOGIN");
+    let mut admin = server.session();
+    admin.run("CREATE ROLE alice LOGIN; CREATE ROLE claimant LOGIN");
+    admin.run("CREATE DATABASE center");
+    server.session_in("center").run(
+        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t'), leaf_tag_grant('t', 'claimant');
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO claimant",
+    );
     let mut random = random();
-    for (role, grants) in ROLES {
-        search(&server, role, grants, rounds, &mut random);
+    for role in &ROLES {
+        search(&server, role, rounds, &mut random);
     }
     let log = server.log();
     assert!(!log.contains("terminating any other active"), "a crash");
