@@ -306,7 +306,7 @@ COMMENT ON FUNCTION leaf_id.leaf_roles_of_sequences(oid, oid[]) IS
     'The roles, except superusers, that own a table or sequences, or may number rows by these';
 
 -- Otherwise the INSERTs of others would begin to fail. Who may edit tags needs no grant.
-CREATE FUNCTION leaf_id.leaf_check_rights(tag text, roles name[], column_name name, table_name text) RETURNS void
+CREATE FUNCTION leaf_id.leaf_check_rights(tag text, roles name[], column_name name, table_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -323,10 +323,11 @@ BEGIN
                 DETAIL = format('These roles number its rows, and could not any more: %s.', others),
                 HINT = format('To be allowed to grant it: GRANT USAGE ON SCHEMA leaf_id TO %I WITH GRANT OPTION;', current_user);
     END IF;
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_check_rights(text, name[], name, text) IS
-    'An error if the caller may not grant the tag of a column to the roles that can number its rows';
+    'True; an error if the caller may not grant the tag of a column to the roles that can number its rows';
 
 CREATE FUNCTION leaf_id.leaf_carry_rights(tag text, roles name[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -842,15 +843,17 @@ COMMENT ON FUNCTION leaf_id.leaf_release_locked(oid, name) IS 'The work of leaf_
 CREATE FUNCTION leaf_id.leaf_check_move(
     relation oid, column_name name, table_name text, number smallint, tag text, is_plain boolean, wanted_tag text,
     step integer, is_release boolean)
-RETURNS void
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    -- Here and not by PERFORM, whose SQL would be in the CONTEXT of the error.
+    is_permitted CONSTANT boolean := leaf_id.leaf_require(
+        CASE WHEN is_release THEN 'SELECT, UPDATE, DELETE' ELSE 'SELECT, INSERT, UPDATE' END);
     new_tag text;
     wrong record;
 BEGIN
-    PERFORM leaf_id.leaf_require(CASE WHEN is_release THEN 'SELECT, UPDATE, DELETE' ELSE 'SELECT, INSERT, UPDATE' END);
     SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument(wanted_tag, step, NULL, NULL, NULL) w;
     IF wrong.argument IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -879,10 +882,11 @@ BEGIN
                 HINT = 'Name this tag to share it, or another one, as the third argument of leaf_adopt().';
         END IF;
     END IF;
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean) IS
-    'An error if a column cannot be moved as is wanted';
+    'True; an error if a column cannot be moved as is wanted';
 
 CREATE FUNCTION leaf_id.leaf_tell_unindexed(relation oid, column_name name, table_name text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -1105,24 +1109,27 @@ DECLARE
     left_sequences record;
     notices text[] := '{}';
     this record;
+    what text;
     moved record;
     holders text;
     line text;
+    -- Of checks. Functions that may refuse are assigned: other SQL would be in the CONTEXT of their errors.
+    is_right boolean;
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION 'a table and a column are needed' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     -- The column's default would fail.
     IF NOT $5 THEN
-        PERFORM leaf_id.leaf_check_preloaded(true);
+        is_right := leaf_id.leaf_check_preloaded(true);
     END IF;
     -- An older snapshot would miss rows committed before the lock.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'columns can be moved only in a READ COMMITTED transaction' USING ERRCODE = 'feature_not_supported';
     END IF;
-    SELECT c.*, format('column "%s" of table %s', $2, c.table_name) AS text INTO this
-    FROM leaf_id.leaf_column($1, $2) c;
-    PERFORM leaf_id.leaf_check_move(
+    this := leaf_id.leaf_column($1, $2);
+    what := format('column "%s" of table %s', $2, this.table_name);
+    is_right := leaf_id.leaf_check_move(
         $1, $2, this.table_name, this.number, this.tag, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
     IF NOT $5 AND this.tag IS NOT NULL THEN
         source := this.tag;
@@ -1131,12 +1138,12 @@ BEGIN
         notices := left_sequences.notices;
         details := nullif(array_to_string(notices, E'\n'), '');
         IF left_over = '{}' THEN
-            RAISE NOTICE '% takes its ids from tag "%" already', this.text, this.tag;
+            RAISE NOTICE '% takes its ids from tag "%" already', what, this.tag;
             RETURN;
         END IF;
     ELSE
         IF NOT $5 THEN
-            PERFORM leaf_id.leaf_check_rights(
+            is_right := leaf_id.leaf_check_rights(
                 $3, leaf_id.leaf_roles_of_sequences($1, this.sequences), $2, this.table_name);
             PERFORM leaf_id.leaf_tell_code(this.sequences);
         END IF;
@@ -1172,7 +1179,7 @@ BEGIN
     source := coalesce(moved.source, source);
     first_id := moved.first_id;
     details := nullif(array_to_string(notices || moved.notices, E'\n'), '');
-    line := leaf_id.leaf_moved_line(this.text, left_over <> '{}', $5, source, first_id);
+    line := leaf_id.leaf_moved_line(what, left_over <> '{}', $5, source, first_id);
     RAISE NOTICE '%', line || CASE WHEN details IS NULL THEN '' ELSE '; see "details" of the result' END;
     RAISE LOG 'leaf_id: %', line;
 END
@@ -1323,7 +1330,12 @@ BEGIN
             GET STACKED DIAGNOSTICS
                 state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
                 hint = PG_EXCEPTION_HINT;
-            IF state = '42501' THEN
+            -- RAISE takes no null, and prints an empty HINT.
+            IF state = '42501' AND hint = '' THEN
+                RAISE NOTICE 'the new column "%" of table % keeps its sequence: %',
+                    new_column.name, new_column.table_name, message;
+                CONTINUE;
+            ELSIF state = '42501' THEN
                 RAISE NOTICE 'the new column "%" of table % keeps its sequence: %',
                     new_column.name, new_column.table_name, message USING HINT = hint;
                 CONTINUE;

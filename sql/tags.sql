@@ -101,10 +101,10 @@ CREATE FUNCTION leaf_id.leaf_function_name(function text) RETURNS text
 COMMENT ON FUNCTION leaf_id.leaf_function_name(text) IS
     'A function of the extension as a statement must name it: with its schema, unless that is in the search path';
 
-CREATE FUNCTION leaf_id.leaf_check_preloaded(is_error boolean) RETURNS void
+CREATE FUNCTION leaf_id.leaf_check_preloaded(is_error boolean) RETURNS boolean
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_check_preloaded_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_check_preloaded(boolean) IS
-    'An error, or else a warning in each session, if the library was not loaded when the server started';
+    'True; an error, or else a warning in each session, if the library was not loaded when the server started';
 -- CREATE EXTENSION is the first to say so.
 SELECT leaf_id.leaf_check_preloaded(false);
 

@@ -151,11 +151,11 @@ fn leaf_function_name(function: &str) -> String {
 }
 
 #[pg_extern(strict, sql = false)]
-fn leaf_check_preloaded(is_error: bool) {
+fn leaf_check_preloaded(is_error: bool) -> bool {
     use core::sync::atomic::{AtomicBool, Ordering};
     static SAID: AtomicBool = AtomicBool::new(false);
     if shmem::area().is_some() || pg::binary_upgrade() {
-        return;
+        return true;
     }
     if is_error {
         Failure::NotPreloaded.raise();
@@ -163,6 +163,7 @@ fn leaf_check_preloaded(is_error: bool) {
     if !SAID.swap(true, Ordering::Relaxed) {
         Failure::NotPreloaded.report().report(PgLogLevel::WARNING);
     }
+    true
 }
 
 #[pg_extern(strict, sql = false)]
