@@ -772,9 +772,11 @@ pub(super) fn broken_after_unload() -> Vec<Vec<Step>> {
     let histories = Histories {
         begin: &[Step::Create(0), Step::Use(0), Step::Unload],
         steps: &steps_for_servers(),
-        depth: 4,
+        depth: 6,
     };
-    search::broken::<World<1>>(&[Rule::SavedFitsRow], histories)
+    let broken = search::broken::<World<1>>(&[Rule::SavedFitsRow], histories);
+    assert!(!broken.is_empty());
+    broken
 }
 
 #[test]
