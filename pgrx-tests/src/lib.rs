@@ -32,7 +32,7 @@
 //! - `LEAF_ID_PGXS`: another location of pg_regress, in the format of `pg_config --pgxs`
 //! - `LEAF_ID_SERVER_USER`: user that runs servers if the tests run as root; default: postgres
 //! - `LEAF_ID_SEED`: repeats a randomized test
-//! - `LEAF_ID_LONG`: let every allocation fail in `slow::memory`, not every tenth; 5,000 sequences for
+//! - `LEAF_ID_LONG`: let every allocation fail in `slow::memory`, not every tenth; 2,000 sequences for
 //!   each role in `security::effects`, not 60; a thousand
 //!   histories of the explorer in `slow::explored`, not a hundred
 //! - `LEAF_ID_TORTURE_SECONDS`: min duration of the torture test

@@ -587,7 +587,7 @@ fn no_sequence_of_statements_reaches_anothers_ids() {
     let server = Server::start(&[("leaf_id.worker_id", "1"), ("max_worker_processes", "24")]);
     let rounds = if std::env::var_os("LEAF_ID_LONG").is_some() {
         server.allow(Duration::from_secs(3 * 3600));
-        5000
+        2000
     } else {
         60
     };

@@ -121,13 +121,13 @@ const NOT_COUNTED: [&str; 7] = [
     "leaf_worker_lease",
 ];
 
+fn is_long() -> bool {
+    std::env::var_os("LEAF_ID_LONG").is_some()
+}
+
 /// The allocations that fail. `start`: 0 to 9, another one for each call.
 fn allocations(start: usize) -> impl Iterator<Item = i32> {
-    let (start, step) = if std::env::var_os("LEAF_ID_LONG").is_some() {
-        (0, 1)
-    } else {
-        (start % 10, 10)
-    };
+    let (start, step) = if is_long() { (0, 1) } else { (start % 10, 10) };
     (1..=ALLOCATIONS).skip(start).step_by(step)
 }
 
@@ -184,6 +184,9 @@ fn starve(server: &Server, call: usize, statement: &str) -> Vec<i64> {
 
 fn with_memory() -> Server {
     let server = Server::with_memory(&[("leaf_id.worker_id", "1"), ("track_functions", "all")]);
+    if is_long() {
+        server.allow(Duration::from_secs(3600));
+    }
     // PL/pgSQL's own, where it cannot be loaded.
     server.expect_internal_errors();
     let mut session = server.session();
