@@ -20,7 +20,7 @@ if [ "${1:-}" = all ]; then
         [ ! -O "$place" ] || rm -rf "$place"
     done
     remove_root "$TARGET"/roots/*/
-    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET"/leaf_id-script.?????? "$TARGET/loom" "$TARGET/night" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
+    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET"/leaf_id-script.?????? "$TARGET/loom" "$TARGET/shuttle" "$TARGET/night" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
     if [ "$TARGET" = "$ROOT/target" ]; then
         rm -rf --one-file-system "$TARGET"
         exit
@@ -41,11 +41,11 @@ if [ "${1:-}" = all ]; then
         rmdir --ignore-fail-on-non-empty "$TARGET/results"
     fi
     rm -f "$TARGET"/{leaf_id.lock,apt.log,demo-pgbench.log,torture.log} "$TARGET"/postgresql-[0-9]*.log \
-        "$TARGET"/test-{lint,core,loom,servers,demo,clients,postgresql}.log "$TARGET"/pg[0-9]*-times.tsv
+        "$TARGET"/test-{lint,core,loom,shuttle,servers,demo,clients,postgresql}.log "$TARGET"/pg[0-9]*-times.tsv
 else
     need_rust
     rm -f "$PG_PREFIX/leaf_id-built-with"
-    for target in "$TARGET" "$PG_BUILD" "$TARGET/loom" "$TARGET/install"; do
+    for target in "$TARGET" "$PG_BUILD" "$TARGET/loom" "$TARGET/shuttle" "$TARGET/install"; do
         cargo clean --quiet --target-dir "$target" --package leaf_id --package leaf_id_core \
             --package leaf_id_tests --package leaf_id_bench
     done

@@ -2,7 +2,7 @@
 # night.sh [SECONDS [VERSION...]]: everything random, and docs/night.md with what it has met. SECONDS
 # (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
 # one to develop with, and 18-assert, which is left out where its sources cannot be had. On each,
-# histories of the explorer of rows. Then long explorations, loom, statements of hostile roles, and
+# histories of the explorer of rows. Then long explorations, loom, shuttle, statements of hostile roles, and
 # allocations that fail. After an hour or more of torture, each branch that is marked by sometimes!
 # must have been reached. A part that fails does not end the night; its output stays in target/night,
 # and the page stays as it was.
@@ -54,9 +54,13 @@ loom() {
     RUSTFLAGS='--cfg leaf_id_loom' CARGO_TARGET_DIR=$TARGET/loom \
         cargo test --package leaf_id_core --release --test loom_segment -- --nocapture
 }
+shuttle() {
+    RUSTFLAGS='--cfg leaf_id_shuttle' CARGO_TARGET_DIR=$TARGET/shuttle \
+        cargo test --package leaf_id_core --profile schedules --test shmem_schedules -- --nocapture
+}
 
 servers=()
-wanted=(explorers loom effects memory)
+wanted=(explorers loom shuttle effects memory)
 say "A night of $(duration "$seconds") of torture, on PostgreSQL ${versions[*]}"
 for version in "${versions[@]}"; do
     if [ "$version" = "$PG_MAJOR" ]; then
@@ -82,6 +86,7 @@ done
 [ ${#servers[@]} -gt 0 ] || die "there is no server to torture"
 part explorers cargo test --package leaf_id_core -- --nocapture
 part loom loom
+part shuttle shuttle
 part effects behavior security::effects
 part memory behavior slow::memory
 if [ $is_long = 1 ]; then

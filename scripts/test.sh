@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; pgrx-tests/tiers
-# lists the tests on real servers in each of them. Steps are lint, core, loom, servers, demo,
-# clients, and postgresql: PostgreSQL's own regression tests, for a server built by
+# lists the tests on real servers in each of them. Steps are lint, core, loom, shuttle, servers,
+# demo, clients, and postgresql: PostgreSQL's own regression tests, for a server built by
 # scripts/postgresql.sh. Their tier is TIER, by default test. Continues after a failure. A step that
 # runs no test fails. TESTS="lease segment::waits" runs only tests on real servers whose names start
 # like that.
@@ -18,23 +18,32 @@ core() {
     cargo test --package leaf_id_core --package leaf_id_bench
 }
 
-# Takes a minute or more, and its models rarely change: only tier all repeats it after a success. In
-# a separate directory, since other flags would rebuild everything each time.
-loom() {
-    local passed=$TARGET/loom/passed sum
+# Models take long, and rarely change: only tier all repeats them after a success. In a separate
+# directory, since other flags would rebuild everything each time.
+# models loom|shuttle PROFILE TEST FILE...: the models in TEST of what is in FILE...
+models() {
+    local passed=$TARGET/$1/passed sum
     sum=$({
-        cat Cargo.lock src/core/Cargo.toml src/core/tests/loom_segment.rs src/core/src/segment/*.rs \
-            src/core/src/{lib,segment,snowflake,layout,primitive}.rs
+        cat Cargo.lock Cargo.toml src/core/Cargo.toml src/core/src/segment/*.rs \
+            src/core/src/{lib,segment,primitive}.rs "${@:4}"
         rustc --version
     } | cksum)
     if [ "$tier" != all ] && [ "$(cat "$passed" 2>/dev/null)" = "$sum" ]; then
-        echo "unchanged since loom has passed"
+        echo "unchanged since $1 has passed"
         echo "test result: ok. 1 passed; 0 failed; 0 ignored"
         return
     fi
-    RUSTFLAGS='--cfg leaf_id_loom' CARGO_TARGET_DIR=$TARGET/loom \
-        cargo test --package leaf_id_core --release --test loom_segment
+    RUSTFLAGS="--cfg leaf_id_$1" CARGO_TARGET_DIR=$TARGET/$1 \
+        cargo test --package leaf_id_core --profile "$2" --test "$3"
     echo "$sum" >"$passed"
+}
+
+loom() {
+    models loom release loom_segment src/core/tests/loom_segment.rs src/core/src/{snowflake,layout}.rs
+}
+
+shuttle() {
+    models shuttle schedules shmem_schedules src/core/tests/shmem_schedules{,/*}.rs src/shmem/*.rs
 }
 
 # Tests of the tier, or those named.
@@ -77,11 +86,12 @@ title() {
     lint) echo "lint" ;;
     core) echo "the core, without a server" ;;
     loom) echo "the double buffer under loom" ;;
+    shuttle) echo "shared memory under shuttle" ;;
     servers) echo "real servers" ;;
     demo) echo "the demo" ;;
     clients) echo "drivers and ORMs" ;;
     postgresql) echo "PostgreSQL's own tests" ;;
-    *) die "no such test: $1 (check, test, all; lint, core, loom, servers, demo, clients, postgresql)" ;;
+    *) die "no such test: $1 (check, test, all; lint, core, loom, shuttle, servers, demo, clients, postgresql)" ;;
     esac
 }
 
@@ -118,7 +128,7 @@ run() {
     fi
     [ "$verdict" = ok ] || failures=$((failures + 1))
     case $name in
-    lint | core | loom) server='no server' ;;
+    lint | core | loom | shuttle) server='no server' ;;
     *) server=$(server_name "$PG_BIN") ;;
     esac
     # docs/tested.md lists complete runs only.
@@ -133,13 +143,13 @@ steps=()
 for word; do
     case $word in
     check) tier=check steps+=(lint core servers) ;;
-    test) tier=test steps+=(core loom servers demo clients) ;;
-    all) tier=all steps+=(core loom servers demo clients) ;;
+    test) tier=test steps+=(core loom shuttle servers demo clients) ;;
+    all) tier=all steps+=(core loom shuttle servers demo clients) ;;
     *) title "$word" >/dev/null && steps+=("$word") ;;
     esac
 done
 [ -z "${TESTS:-}" ] || steps=(servers)
-[ ${#steps[@]} -gt 0 ] || die "test.sh check|test|all, or steps: lint core loom servers demo clients postgresql"
+[ ${#steps[@]} -gt 0 ] || die "test.sh check|test|all, or steps: lint core loom shuttle servers demo clients postgresql"
 
 "$ROOT/scripts/setup.sh" tests
 need_rust

@@ -24,8 +24,7 @@
 //! Every invalidation and every reuse of a slot increments the version of its buffer. A session
 //! remembers the version from its lookup and takes ids only from that version.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-
+use leaf_id_core::primitive::{AtomicPtr, AtomicU32, Ordering};
 use leaf_id_core::segment::DoubleBuffer;
 use pgrx::{PgSharedMemoryInitialization, pg_sys};
 

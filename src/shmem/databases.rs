@@ -22,8 +22,7 @@
 //! 5. If no allocator can be started, the launcher drains the list once a second and withdraws the
 //!    requests. Waiting sessions request again; abandoned requests no longer pin their slots.
 
-use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
-
+use leaf_id_core::primitive::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 use leaf_id_core::segment::SegmentRequest;
 use leaf_id_core::sometimes;
 use pgrx::pg_sys;

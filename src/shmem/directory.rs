@@ -7,8 +7,9 @@
 
 use core::hash::{Hash, Hasher};
 use core::ops::Deref;
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::hash::DefaultHasher;
+
+use leaf_id_core::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::eviction::Accounts;
 use super::lock::{Held, Lock};

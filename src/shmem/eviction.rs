@@ -33,7 +33,7 @@
 //! session that has set a request but not yet posted it finds that the slot no longer belongs to
 //! its database.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use leaf_id_core::primitive::{AtomicU32, Ordering};
 
 use super::slot::Slot;
 use super::slots::Slots;

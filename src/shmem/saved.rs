@@ -1,8 +1,7 @@
 //! Saving the remainders when the launcher exits, and restoring them: neither a restart of the
 //! server nor of the launcher loses ids (I6).
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
+use leaf_id_core::primitive::{AtomicU32, Ordering};
 use leaf_id_core::segment::{MAX_LEN, Remainders};
 use serde::{Deserialize, Serialize};
 

@@ -2,8 +2,8 @@
 
 use core::cell::UnsafeCell;
 use core::hash::{Hash, Hasher};
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use leaf_id_core::primitive::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use leaf_id_core::segment::{DoubleBuffer, Remainder, Remainders};
 use leaf_id_core::step::Pace;
 use pgrx::pg_sys;

@@ -1,7 +1,6 @@
 //! The arrays of slots and double buffers, and the locks the slots share.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
+use leaf_id_core::primitive::{AtomicU32, Ordering};
 use leaf_id_core::segment::DoubleBuffer;
 use pgrx::pg_sys;
 

@@ -2,10 +2,10 @@
 //! launcher, and the right to change it.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::layout::Layout;
+use leaf_id_core::primitive::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use leaf_id_core::reservation::{Floor, Reason};
 use leaf_id_core::snowflake::Generator;
 use leaf_id_core::state::{LeadReason, State};

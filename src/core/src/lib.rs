@@ -15,7 +15,7 @@ pub mod message;
 pub mod node_name;
 mod numbered;
 pub mod opaque;
-mod primitive;
+pub mod primitive;
 pub mod registry;
 pub mod reservation;
 pub mod row;
@@ -25,6 +25,3 @@ pub mod sometimes;
 pub mod state;
 pub mod step;
 pub mod tag_table;
-
-#[cfg(leaf_id_loom)]
-pub use primitive::fail_weak_exchanges;

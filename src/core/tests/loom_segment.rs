@@ -18,8 +18,8 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use leaf_id_core::fail_weak_exchanges;
 use leaf_id_core::layout::Layout;
+use leaf_id_core::primitive::fail_weak_exchanges;
 use leaf_id_core::segment::{
     DoubleBuffer, Miss, Refused, Remainder, Remainders, SegmentRequest, Taken,
 };
