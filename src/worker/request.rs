@@ -197,6 +197,12 @@ impl Request {
             sometimes!("request: put off while ranges are saved");
             return self.put_off();
         }
+        // A launcher has taken the remainders out and the next one has put them back since: in this
+        // version they could not be published, and would be given up.
+        if self.slot.buffer.version() != version {
+            end_claim(area);
+            return self.put_off();
+        }
         // The launcher, which may be exiting, counts this as one claim.
         let next = loop {
             if let Some(next) = self.step(services, version) {
