@@ -2,10 +2,10 @@
 # night.sh [SECONDS [VERSION...]]: everything random, and docs/night.md with what it has met. SECONDS
 # (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
 # one to develop with, and 18-assert, which is left out where its sources cannot be had. On each,
-# histories of the explorer of rows. Then long explorations, loom, shuttle, statements of hostile roles, and
-# allocations that fail. After an hour or more of torture, each branch that is marked by sometimes!
-# must have been reached. A part that fails does not end the night; its output stays in target/night,
-# and the page stays as it was.
+# histories of the explorer of rows. Then long explorations, loom, shuttle, statements of hostile
+# roles, and allocations that fail. After an hour or more of torture, each branch that is marked by
+# sometimes! must have been reached. A part that fails does not end the night; its output stays in
+# target/night, and the page stays as it was.
 
 # Before lib.sh: it chooses the library that counts branches.
 LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)

@@ -1,4 +1,4 @@
-//! What `src/shmem` uses of PostgreSQL, of pgrx and of the extension's other rooms, under shuttle.
+//! What `src/shmem` uses of PostgreSQL, of pgrx and of the extension's other modules, under shuttle.
 //!
 //! All threads of a schedule run in one thread of the system, one at a time, and change places only
 //! in `step` and where shuttle blocks them. So plain cells are shared between them.
