@@ -190,19 +190,21 @@ impl Request {
         // Read the version before begin_claim, so that nothing can be published once the remainders
         // were taken out, and before the transaction, so that any edit from now on discards the
         // claim.
-        let Some(Seen { version, .. }) = self.look(area) else {
-            return self.give_up(area);
-        };
-        if !begin_claim(area) {
-            sometimes!("request: put off while ranges are saved");
-            return self.put_off();
-        }
-        // A launcher has taken the remainders out and the next one has put them back since: in this
-        // version they could not be published, and would be given up.
-        if self.slot.buffer.version() != version {
+        let version = loop {
+            let Some(Seen { version, .. }) = self.look(area) else {
+                return self.give_up(area);
+            };
+            if !begin_claim(area) {
+                sometimes!("request: put off while ranges are saved");
+                return self.put_off();
+            }
+            if self.slot.buffer.version() == version {
+                break version;
+            }
+            // A launcher has taken the remainders out and the next one has put them back since: in
+            // this version they could not be published, and would be given up. Or the row was edited.
             end_claim(area);
-            return self.put_off();
-        }
+        };
         // The launcher, which may be exiting, counts this as one claim.
         let next = loop {
             if let Some(next) = self.step(services, version) {
