@@ -68,11 +68,7 @@ fn histories() -> String {
             "row_explorer",
             "--",
         ])
-        .args([
-            "--ignored",
-            "--exact",
-            "row_explorer::servers::histories_for_servers",
-        ])
+        .args(["--exact", "row_explorer::servers::histories_for_servers"])
         .current_dir(workspace)
         .env("LEAF_ID_HISTORIES", &file)
         .env("LEAF_ID_SEED", seed.to_string())
@@ -536,7 +532,7 @@ fn failover(steps: &[Step<'_>]) {
     }
 }
 
-/// Steps that random histories must have taken, each of them in some world.
+/// Steps that a thousand histories must have taken, each of them in some world.
 const TAKEN: [&str; 9] = [
     "Use",
     "Next",
@@ -554,11 +550,12 @@ fn servers_do_what_the_worlds_say() {
     let histories = histories();
     let histories: Vec<_> = histories.lines().collect();
     assert!(!histories.is_empty());
-    if env::var_os("LEAF_ID_HISTORIES").is_none() {
-        let has = |text: &str| histories.iter().any(|history| history.contains(text));
-        assert!(has("=refused"), "no step is refused");
+    // A hundred may have none with a promotion.
+    if histories.len() >= 1_000 {
         for step in TAKEN {
-            assert!(has(&format!("\t{step}")), "{step} is not taken");
+            let text = format!("\t{step}");
+            let is_taken = histories.iter().any(|history| history.contains(&text));
+            assert!(is_taken, "{step} is not taken");
         }
     }
     let next = AtomicUsize::new(0);
