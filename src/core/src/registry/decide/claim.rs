@@ -20,8 +20,8 @@
 //! | unusable | not shown | ended | inherited, another | inherited, refused: Grace |
 //!
 //! A row is unusable if it is retired, or beyond the layout, which may have been changed for one with
-//! fewer worker ids. A retired row is never entered. Another worker id is a free one, or one whose lease has ended;
-//! without either, the claim is refused (Full).
+//! fewer worker ids. A retired row is never entered. Another worker id is a free one, or one whose
+//! lease has ended; without either, the claim is refused (Full).
 
 use super::super::terms::{Bounds, Hold, Row};
 use super::{Case, Choice, Stop, refused, shown};
