@@ -124,16 +124,7 @@ fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obs
 /// stack frame.
 #[inline(never)]
 fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
-    match call.tag().and_then(everybodys_slot) {
-        Some(slot_ref) => next_of(&slot_ref, call),
-        None => next_callers(call),
-    }
-}
-
-/// The same, for a tag that is not everybody's.
-#[inline(never)]
-fn next_callers<'a, C: Unguarded<'a>>(call: C) -> C::Id {
-    match call.tag().and_then(callers_slot) {
+    match call.tag().and_then(known_slot) {
         Some((slot_ref, _)) => next_of(&slot_ref, call),
         None => call.next(),
     }
@@ -156,22 +147,14 @@ fn cache_holds() -> bool {
     !edits::open() && !pg::relation_changed()
 }
 
-/// The cached slot of a tag issuable by everybody. Cannot fail or panic.
+/// The slot of the session's last take from a tag with plain ids, if still valid, and the caller, if
+/// the tag is not everybody's. Cannot fail or panic.
 #[inline(always)]
-fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
+fn known_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
     if !cache_holds() {
         return None;
     }
-    SLOT_CACHE.look().everybodys(tag)
-}
-
-/// The cached slot of any other tag that the caller may take from, and the caller. Cannot fail or
-/// panic.
-fn callers_slot(tag: &[u8]) -> Option<(SlotRef, Caller)> {
-    if !cache_holds() {
-        return None;
-    }
-    SLOT_CACHE.look().callers(tag)
+    SLOT_CACHE.look().find(tag)
 }
 
 /// The next id of a tag.
@@ -179,30 +162,16 @@ fn callers_slot(tag: &[u8]) -> Option<(SlotRef, Caller)> {
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let slot_ref = everybodys_slot(tag);
-    let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
-    let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
-        return next_of_others(site, tag);
-    };
-    if site.is_constant {
-        site.everybodys = Some(slot_ref);
-    }
-    if taken.leaves_work() {
-        take::finish(&slot_ref, &taken);
-    }
-    Ok(taken.first)
-}
-
-/// The next id of a tag that is not everybody's, or has none ready.
-#[inline(never)]
-fn next_of_others(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let known = callers_slot(tag);
+    let known = known_slot(tag);
     let taken = known.and_then(|(slot_ref, _)| slot_ref.buffer.take(slot_ref.version).ok());
-    let (Some((slot_ref, _)), Some(taken)) = (known, taken) else {
-        return Ok(take(tag, Amount::One, Wanted::Ids)?.first);
+    let (Some((slot_ref, caller)), Some(taken)) = (known, taken) else {
+        return Ok(wait::take(tag, Amount::One, Wanted::Ids)?.first);
     };
     if site.is_constant {
-        (site.everybodys, site.callers) = (None, known);
+        (site.everybodys, site.callers) = match caller {
+            None => (Some(slot_ref), None),
+            Some(caller) => (None, Some((slot_ref, caller))),
+        };
     }
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
@@ -236,18 +205,12 @@ fn take(tag: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure> {
     }
 }
 
-/// The slot of the session's last take of `wanted` from this tag, if still valid.
 #[inline(never)]
-fn known_slot(tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
+fn take_ready(tag: &[u8], amount: Amount, wanted: Wanted) -> Option<Run> {
     if !cache_holds() {
         return None;
     }
-    SLOT_CACHE.with(|cache| cache.find(tag, wanted))
-}
-
-#[inline(always)]
-fn take_ready(tag: &[u8], amount: Amount, wanted: Wanted) -> Option<Run> {
-    let slot_ref = known_slot(tag, wanted)?;
+    let slot_ref = SLOT_CACHE.with(|cache| cache.slot(tag, wanted))?;
     let taken = amount.take(shmem::area()?, &slot_ref).ok()?;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);

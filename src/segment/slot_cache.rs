@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use leaf_id_core::opaque::Permutation;
-use leaf_id_core::tag_table::TagTable;
+use leaf_id_core::tag_table::{Known, TagTable};
 
 use super::take::Wanted;
 use crate::pg::{self, Caller};
@@ -13,17 +13,20 @@ use crate::shmem::{self, Access, SlotRef, Tag};
 /// Max entries per table of a session's cache: about 20 MB of backend memory.
 const MAX_CACHED: usize = 250_000;
 
+/// In place of the number of a caller: everybody may issue ids of the tag.
+const EVERYBODY: u8 = 0;
+
 /// Per-session cache: the oid of `leaf_alloc`, the slots used so far, and keys. Used where a call
 /// site is empty, as in every one-row INSERT.
 pub struct SlotCache {
     /// Oid of `leaf_alloc`.
     pub relation: u32,
-    /// Version per tag issuable by everybody; no check is needed before a take.
-    slots: TagTable<u64>,
-    /// Version and caller of the last take, per tag restricted to some roles.
-    restricted: TagTable<(u64, Caller)>,
-    /// Version and caller of the last take, per opaque tag.
-    opaque: TagTable<(u64, Caller)>,
+    /// Tags with plain ids.
+    slots: TagTable,
+    /// Opaque tags.
+    opaque: TagTable,
+    /// Callers that are remembered with a tag; number n is at n - 1.
+    callers: Vec<Caller>,
     /// Permutation per opaque tag.
     permutations: BTreeMap<Box<[u8]>, Rc<Permutation>>,
 }
@@ -42,36 +45,59 @@ impl SlotCache {
         Self {
             relation,
             slots: TagTable::new(seeds),
-            restricted: TagTable::new(seeds),
             opaque: TagTable::new(seeds),
+            callers: Vec::new(),
             permutations: BTreeMap::new(),
         }
     }
 
-    /// The slot of a tag issuable by everybody.
+    /// The slot of a tag with plain ids, if the last take was by this caller, who is returned, or
+    /// everybody may take from it. Cannot panic.
     #[inline(always)]
-    pub fn everybodys(&self, tag: &[u8]) -> Option<SlotRef> {
-        let (link, version) = self.slots.get(tag)?;
-        shmem::area()?.slot_ref(link, version)
+    pub fn find(&self, tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
+        self.find_in(&self.slots, tag)
     }
 
-    /// The slot of any other tag with plain ids, if the last take was by the same caller, who is
-    /// returned, too.
-    pub fn callers(&self, tag: &[u8]) -> Option<(SlotRef, Caller)> {
-        callers(&self.restricted, tag)
-    }
-
-    /// The slot of a tag, if the caller may take from it as far as is known.
-    #[inline]
-    pub fn find(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
+    /// The slot of a tag, likewise.
+    pub fn slot(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
         let slots = match wanted {
-            Wanted::Ids => &self.restricted,
+            Wanted::Ids => &self.slots,
             Wanted::Numbers => &self.opaque,
         };
-        let everybodys = (wanted == Wanted::Ids).then(|| self.everybodys(tag));
-        everybodys
-            .flatten()
-            .or_else(|| callers(slots, tag).map(|(slot_ref, _)| slot_ref))
+        Some(self.find_in(slots, tag)?.0)
+    }
+
+    #[inline(always)]
+    fn find_in(&self, slots: &TagTable, tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
+        let known = slots.get(tag)?;
+        let caller = match known.caller {
+            EVERYBODY => None,
+            number => Some(self.caller_if_now(number)?),
+        };
+        let slot_ref = shmem::area()?.slot_ref(known.link, known.version)?;
+        Some((slot_ref, caller))
+    }
+
+    /// The caller with this number, if it is the current one.
+    #[inline(always)]
+    fn caller_if_now(&self, number: u8) -> Option<Caller> {
+        let caller = *self.callers.get(usize::from(number).wrapping_sub(1))?;
+        (caller == Caller::now()).then_some(caller)
+    }
+
+    /// The number of a caller. If there are too many, all slots are forgotten.
+    fn number(&mut self, caller: Caller) -> u8 {
+        let known = self.callers.iter().position(|other| *other == caller);
+        if known.is_none() && self.callers.len() >= usize::from(u8::MAX) {
+            self.callers.clear();
+            self.slots.clear();
+            self.opaque.clear();
+        }
+        let place = known.unwrap_or_else(|| {
+            self.callers.push(caller);
+            self.callers.len() - 1
+        });
+        place as u8 + 1
     }
 
     /// The cached permutation of an opaque tag.
@@ -96,47 +122,28 @@ impl SlotCache {
         caller: Caller,
         capacity: usize,
     ) {
-        let limit = capacity.min(MAX_CACHED);
-        match access {
+        let number = match access {
             // Set by the first publication in this version.
-            Access::Unknown => {}
-            Access::Everybody => remember(&mut self.slots, limit, tag, slot_ref, slot_ref.version),
-            Access::Restricted => {
-                self.slots.remove(tag.bytes());
-                let value = (slot_ref.version, caller);
-                remember(&mut self.restricted, limit, tag, slot_ref, value);
-            }
-            Access::Opaque => {
-                let value = (slot_ref.version, caller);
-                remember(&mut self.opaque, limit, tag, slot_ref, value);
-            }
+            Access::Unknown => return,
+            Access::Everybody => EVERYBODY,
+            Access::Restricted | Access::Opaque => self.number(caller),
+        };
+        let slots = match access {
+            Access::Opaque => &mut self.opaque,
+            _ => &mut self.slots,
+        };
+        let Some(area) = shmem::area() else { return };
+        // More entries than slots: most of them are stale.
+        if slots.len() >= capacity.min(MAX_CACHED) && slots.get(tag.bytes()).is_none() {
+            slots.clear();
         }
+        let known = Known {
+            link: area.link(slot_ref.slot),
+            version: slot_ref.version,
+            caller: number,
+        };
+        slots.insert(tag.bytes(), known);
     }
-}
-
-/// The cached slot of a restricted or opaque tag, if the last take was by the same caller.
-#[inline(never)]
-fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<(SlotRef, Caller)> {
-    let (link, (version, caller)) = slots.get(tag)?;
-    if caller != Caller::now() {
-        return None;
-    }
-    Some((shmem::area()?.slot_ref(link, version)?, caller))
-}
-
-fn remember<V: Copy>(
-    slots: &mut TagTable<V>,
-    limit: usize,
-    tag: &Tag,
-    slot_ref: SlotRef,
-    value: V,
-) {
-    let Some(area) = shmem::area() else { return };
-    // More entries than slots: most of them are stale.
-    if slots.len() >= limit && slots.get(tag.bytes()).is_none() {
-        slots.clear();
-    }
-    slots.insert(tag.bytes(), area.link(slot_ref.slot), value);
 }
 
 /// The cache of this session. Not behind a mutex, whose two locked instructions were a fifth of the

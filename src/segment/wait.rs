@@ -76,7 +76,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
         {
             return Ok(run);
         }
-        let known = SLOT_CACHE.with(|cache| cache.find(bytes, wanted));
+        let known = SLOT_CACHE.with(|cache| cache.slot(bytes, wanted));
         let slot_ref = match known {
             Some(slot_ref) if slot_ref.buffer.version() == slot_ref.version => slot_ref,
             _ => find_slot(area, &key, wanted, &deadline)?,

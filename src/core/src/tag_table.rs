@@ -1,12 +1,12 @@
-//! Per-session hash table from tags to a link and a value, optimized for successful lookups.
+//! Per-session hash table of tags and their slots, optimized for successful lookups.
 //!
 //! With many tags, a lookup costs its cache misses, especially dependent ones. So the table is two
 //! arrays in which a tag has the same position:
 //!
 //! | array | contents | purpose |
 //! | --- | --- | --- |
-//! | buckets: a cache line for eight tags | per tag: mark (8 bits of the hash), length, link | find candidates |
-//! | entries: half a cache line each | the tag's bytes, the value | confirm the match |
+//! | buckets: a cache line for eight tags | per tag: mark (8 bits of the hash), length, caller, link | find candidates |
+//! | entries: half a cache line each | the tag's bytes, the version | confirm the match |
 //!
 //! The buckets of a hundred thousand tags take about 1 MB. With the link from the bucket, the
 //! processor prefetches its target while it still waits for the entry that confirms the match.
@@ -33,6 +33,7 @@ struct Bucket {
     /// 0 if unused.
     lens: [u8; WAYS],
     links: [u32; WAYS],
+    callers: [u8; WAYS],
     /// A tag was stored in a later bucket because this one was full.
     passed: bool,
 }
@@ -42,6 +43,7 @@ impl Bucket {
         marks: [0; WAYS],
         lens: [0; WAYS],
         links: [0; WAYS],
+        callers: [0; WAYS],
         passed: false,
     };
 
@@ -94,10 +96,23 @@ impl Iterator for Ways {
 /// Aligned to never span two cache lines.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-struct Entry<V> {
+struct Entry {
     /// The tag's words; for a longer tag, its number in `long`.
     words: [u64; 3],
-    value: V,
+    version: u64,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64 && size_of::<Entry>() == 32);
+
+/// What is known of a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Link of its slot.
+    pub link: u32,
+    /// Version of the slot.
+    pub version: u64,
+    /// Number of the caller who may take from it.
+    pub caller: u8,
 }
 
 /// A tag prepared for lookup.
@@ -167,12 +182,12 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Map from tags to links and values. Empty tags and tags longer than 255 bytes are ignored.
-pub struct TagTable<V> {
+/// Map from tags to what is known of them. Empty tags and tags longer than 255 bytes are ignored.
+pub struct TagTable {
     seeds: [u64; 2],
     buckets: Vec<Bucket>,
     /// [`WAYS`] per bucket; arbitrary contents if unused.
-    entries: Vec<Entry<V>>,
+    entries: Vec<Entry>,
     /// Tags longer than [`INLINE`] bytes, by number.
     long: Vec<Box<[u8]>>,
     /// Unused numbers in `long`.
@@ -181,13 +196,12 @@ pub struct TagTable<V> {
 }
 
 /// Result of a lookup.
-struct Found<V> {
+struct Found {
     position: usize,
-    link: u32,
-    value: V,
+    known: Known,
 }
 
-impl<V: Copy> TagTable<V> {
+impl TagTable {
     /// An empty table. The seeds must be secret, or tags can be chosen to collide.
     #[must_use]
     pub const fn new(seeds: [u64; 2]) -> Self {
@@ -213,31 +227,31 @@ impl<V: Copy> TagTable<V> {
         self.len == 0
     }
 
-    /// The link and the value of a tag. Cannot panic.
+    /// What is known of a tag. Cannot panic.
     #[inline(always)]
-    pub fn get(&self, tag: &[u8]) -> Option<(u32, V)> {
+    pub fn get(&self, tag: &[u8]) -> Option<Known> {
         let found = match self.find_short(tag) {
             Some(found) => found,
             None => self.find(tag)?,
         };
-        Some((found.link, found.value))
+        Some(found.known)
     }
 
-    /// Inserts a tag, or replaces its link and value.
-    pub fn insert(&mut self, tag: &[u8], link: u32, value: V) {
+    /// Inserts a tag, or replaces what is known of it.
+    pub fn insert(&mut self, tag: &[u8], known: Known) {
         self.remove(tag);
         let Some(key) = Key::new(tag, self.seeds) else {
             return;
         };
         let entry = Entry {
             words: self.words_to_keep(&key),
-            value,
+            version: known.version,
         };
         // With a good hash, a window fills up only above 70 % usage.
         if self.is_full(key.hash) && self.len * 2 >= self.entries.len() {
             self.grow(entry);
         }
-        self.put(key.hash, key.len, link, entry);
+        self.put(key.hash, key.len, known.link, known.caller, entry);
     }
 
     /// Removes a tag.
@@ -259,7 +273,7 @@ impl<V: Copy> TagTable<V> {
     }
 
     /// The buckets of a window.
-    fn window(&self, home: usize) -> impl Iterator<Item = usize> + use<V> {
+    fn window(&self, home: usize) -> impl Iterator<Item = usize> + use<> {
         let count = self.buckets.len();
         let wrap = move |number| {
             if number < count {
@@ -273,7 +287,7 @@ impl<V: Copy> TagTable<V> {
 
     /// Fast path for most tags: stored inline, in the first bucket.
     #[inline(always)]
-    fn find_short(&self, tag: &[u8]) -> Option<Found<V>> {
+    fn find_short(&self, tag: &[u8]) -> Option<Found> {
         if tag.len() > INLINE {
             return None;
         }
@@ -283,7 +297,7 @@ impl<V: Copy> TagTable<V> {
 
     #[cold]
     #[inline(never)]
-    fn find(&self, tag: &[u8]) -> Option<Found<V>> {
+    fn find(&self, tag: &[u8]) -> Option<Found> {
         let key = Key::new(tag, self.seeds)?;
         for number in self.window(self.home(key.hash)) {
             let found = self.find_in(number, &key);
@@ -295,7 +309,7 @@ impl<V: Copy> TagTable<V> {
     }
 
     #[inline(always)]
-    fn find_in(&self, number: usize, key: &Key<'_>) -> Option<Found<V>> {
+    fn find_in(&self, number: usize, key: &Key<'_>) -> Option<Found> {
         let bucket = self.buckets.get(number)?;
         for way in bucket.having(mark(key.hash), key.len) {
             let position = number * WAYS + way;
@@ -303,8 +317,11 @@ impl<V: Copy> TagTable<V> {
             if self.holds(entry, key) {
                 return Some(Found {
                     position,
-                    link: *bucket.links.get(way)?,
-                    value: entry.value,
+                    known: Known {
+                        link: *bucket.links.get(way)?,
+                        version: entry.version,
+                        caller: *bucket.callers.get(way)?,
+                    },
                 });
             }
         }
@@ -313,7 +330,7 @@ impl<V: Copy> TagTable<V> {
 
     /// Compares an entry's tag with a key of the same length.
     #[inline(always)]
-    fn holds(&self, entry: &Entry<V>, key: &Key<'_>) -> bool {
+    fn holds(&self, entry: &Entry, key: &Key<'_>) -> bool {
         if key.tag.len() > INLINE {
             return self.long(entry.words) == Some(key.tag);
         }
@@ -348,7 +365,7 @@ impl<V: Copy> TagTable<V> {
         })
     }
 
-    fn put(&mut self, hash: u64, len: u8, link: u32, entry: Entry<V>) {
+    fn put(&mut self, hash: u64, len: u8, link: u32, caller: u8, entry: Entry) {
         let home = self.home(hash);
         if self.is_full(hash) {
             self.forget(home * WAYS);
@@ -362,6 +379,7 @@ impl<V: Copy> TagTable<V> {
             bucket.marks[way] = mark(hash);
             bucket.lens[way] = len;
             bucket.links[way] = link;
+            bucket.callers[way] = caller;
             self.entries[number * WAYS + way] = entry;
             self.len += 1;
             return;
@@ -381,13 +399,14 @@ impl<V: Copy> TagTable<V> {
 
     /// Grows by half.
     #[cold]
-    fn grow(&mut self, any: Entry<V>) {
+    fn grow(&mut self, any: Entry) {
         let count = (self.buckets.len() * 3 / 2).max(WINDOW);
         let buckets = core::mem::replace(&mut self.buckets, vec![Bucket::EMPTY; count]);
         let entries = core::mem::replace(&mut self.entries, vec![any; count * WAYS]);
         self.len = 0;
         for (bucket, entries) in buckets.iter().zip(entries.chunks_exact(WAYS)) {
-            for ((len, link), entry) in bucket.lens.iter().zip(bucket.links).zip(entries) {
+            let tags = bucket.lens.iter().zip(bucket.links).zip(bucket.callers);
+            for (((len, link), caller), entry) in tags.zip(entries) {
                 let hash = match usize::from(*len) {
                     0 => None,
                     1..=INLINE => Some(hash(entry.words, *len, self.seeds)),
@@ -396,7 +415,7 @@ impl<V: Copy> TagTable<V> {
                         .and_then(|tag| hash_long(tag, self.seeds)),
                 };
                 if let Some(hash) = hash {
-                    self.put(hash, *len, link, *entry);
+                    self.put(hash, *len, link, caller, *entry);
                 }
             }
         }

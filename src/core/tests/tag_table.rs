@@ -4,14 +4,23 @@
 
 use std::collections::HashMap;
 
-use leaf_id_core::tag_table::TagTable;
+use leaf_id_core::tag_table::{Known, TagTable};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 /// Model of the table.
-type Model = HashMap<Vec<u8>, (u32, u64)>;
+type Model = HashMap<Vec<u8>, Known>;
 
 const SEEDS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210];
+
+/// Something that is known of a tag.
+fn known(number: u32) -> Known {
+    Known {
+        link: number,
+        version: u64::from(number) << 32,
+        caller: number as u8,
+    }
+}
 
 /// A tag of any length, similar to others of the same length.
 fn tag(rng: &mut StdRng, longest: usize) -> Vec<u8> {
@@ -31,9 +40,9 @@ fn run(seed: u64, longest: usize, steps: u32) {
         let tag = tag(&mut rng, longest);
         match rng.random_range(0..20) {
             0..10 => {
-                let (link, value) = (rng.random(), rng.random());
-                table.insert(&tag, link, value);
-                model.insert(tag.clone(), (link, value));
+                let known = known(rng.random());
+                table.insert(&tag, known);
+                model.insert(tag.clone(), known);
             }
             10..15 => {
                 table.remove(&tag);
@@ -68,11 +77,11 @@ fn a_table_is_a_map() {
 fn what_is_no_tag_is_never_in_it() {
     let mut table = TagTable::new(SEEDS);
     for bytes in [&[][..], &[7; 256]] {
-        table.insert(bytes, 1, 1_u64);
+        table.insert(bytes, known(1));
         assert_eq!((table.get(bytes), table.len()), (None, 0));
     }
-    table.insert(&[7; 255], 1, 1);
-    assert_eq!(table.get(&[7; 255]), Some((1, 1)));
+    table.insert(&[7; 255], known(1));
+    assert_eq!(table.get(&[7; 255]), Some(known(1)));
     assert_eq!(table.get(&[7; 256]), None);
 }
 
@@ -81,15 +90,15 @@ fn what_is_no_tag_is_never_in_it() {
 fn tags_that_differ_in_one_byte_are_two() {
     for len in 1..=40 {
         let mut table = TagTable::new(SEEDS);
-        table.insert(&vec![b'a'; len], 1, 0_u64);
+        table.insert(&vec![b'a'; len], known(1));
         for place in 0..len {
             let mut other = vec![b'a'; len];
             other[place] = b'b';
             assert_eq!(table.get(&other), None, "byte {place} of {len}");
-            table.insert(&other, 2, 0);
+            table.insert(&other, known(2));
         }
         assert_eq!(table.len(), len + 1);
-        assert_eq!(table.get(&vec![b'a'; len]), Some((1, 0)));
+        assert_eq!(table.get(&vec![b'a'; len]), Some(known(1)));
     }
 }
 
@@ -99,12 +108,12 @@ fn a_quarter_of_a_million_tags_are_all_remembered() {
     let mut rng = StdRng::seed_from_u64(13);
     let mut table = TagTable::new([rng.random(), rng.random()]);
     for i in 0..250_000 {
-        table.insert(format!("tag-{i}").as_bytes(), i, u64::from(i));
+        table.insert(format!("tag-{i}").as_bytes(), known(i));
     }
     assert_eq!(table.len(), 250_000);
     for i in 0..250_000 {
         let found = table.get(format!("tag-{i}").as_bytes());
-        assert_eq!(found, Some((i, u64::from(i))));
+        assert_eq!(found, Some(known(i)));
     }
 }
 
@@ -124,13 +133,13 @@ fn colliding(i: u32) -> Vec<u8> {
 fn tags_that_collide_are_forgotten_and_never_confused() {
     let mut table = TagTable::new(SEEDS);
     for i in 0..10_000 {
-        table.insert(&colliding(i * 10), i, u64::from(i));
-        assert_eq!(table.get(&colliding(i * 10)), Some((i, u64::from(i))));
+        table.insert(&colliding(i * 10), known(i));
+        assert_eq!(table.get(&colliding(i * 10)), Some(known(i)));
         assert_eq!(table.len(), (i as usize + 1).min(64));
     }
     let remembered = (0..10_000).filter(|i| {
         let found = table.get(&colliding(i * 10));
-        assert!(found.is_none_or(|found| found == (*i, u64::from(*i))));
+        assert!(found.is_none_or(|found| found == known(*i)));
         found.is_some()
     });
     assert_eq!(remembered.count(), 64);

@@ -45,14 +45,14 @@ const LIMITS: [Limit; 9] = [
     },
     Limit {
         what: "a segment id of a tag that is not everybody's, tag from a column",
-        hundredths: 12.9,
+        hundredths: 10.1,
         statement: "SELECT count(leaf_segment_next(tag)) FROM (
             SELECT CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' ELSE 'mine' END AS tag
             FROM generate_series(1, :n) i OFFSET 0) tags",
     },
     Limit {
         what: "a segment id of a tag that is not everybody's, one in each statement",
-        hundredths: 31.3,
+        hundredths: 25.1,
         statement: "DO $$ DECLARE id bigint; BEGIN
             FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''mine'')' INTO id; END LOOP;
             END $$",

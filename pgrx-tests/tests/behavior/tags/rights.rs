@@ -68,6 +68,32 @@ fn a_prepared_statement_and_a_cached_slot_notice() {
     app.run("ROLLBACK");
 }
 
+/// Would catch: callers who are taken for one another, or for everybody, where there are more of
+/// them than a session's cache has numbers for.
+#[test]
+fn a_session_of_many_roles_takes_none_for_another() {
+    let (_server, mut session) = server();
+    session.run(
+        "SELECT leaf_tag_grant('t', 'staff');
+         DO $$ BEGIN FOR n IN 1..600 LOOP
+             EXECUTE format('CREATE ROLE r%s', n);
+             IF n % 2 = 0 THEN EXECUTE format('GRANT staff TO r%s', n); END IF;
+         END LOOP; END $$",
+    );
+    let mut ids = Vec::new();
+    for n in 1..=600 {
+        session.run(&format!("SET ROLE r{n}"));
+        for way in &WAYS[..2] {
+            match session.try_column::<i64>(way) {
+                Ok(id) => ids.extend(id),
+                Err(failure) => drop(failure.is("42501")),
+            }
+        }
+        assert_eq!(ids.len(), n / 2 * 2, "r{n}");
+    }
+    assert_issued_once([ids]);
+}
+
 /// Would catch: a role without rights that drops other roles' cached ids.
 #[test]
 fn a_role_without_the_right_evicts_nobody() {
