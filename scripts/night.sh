@@ -5,7 +5,8 @@
 # histories of the explorer of rows. Then long explorations, loom, shuttle, statements of hostile
 # roles, and allocations that fail. After an hour or more of torture, each branch that is marked by
 # sometimes! must have been reached. A part that fails does not end the night; its output stays in
-# target/night, and the page stays as it was.
+# target/night, and the page stays as it was. A night that was interrupted, or had such a part, goes
+# on with the parts that have not passed, if no source has changed.
 
 # Before lib.sh: it chooses the library that counts branches.
 LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)
@@ -25,26 +26,36 @@ versions=("${@:2}")
 own=${PG_CONFIG:-}
 page=docs/night.md
 out=$TARGET/night
-rm -rf "$out"
-mkdir -p "$out"
 # A short one is for trying this script.
 is_long=$((seconds >= 3600))
 [ $is_long = 0 ] || export LEAF_ID_LONG=yes
 export LEAF_ID_TORTURE_SECONDS=$((seconds / ${#versions[@]}))
 need_rust
 
-# The sources, which are not to change until the end.
-sources() { git rev-parse HEAD && git diff HEAD | cksum; }
+# The sources and the arguments, which are not to change until the end. Prose may.
+sources() { { git ls-tree HEAD && git diff HEAD && echo "$seconds ${versions[*]}"; } | grep -v 'docs$' | cksum; }
 begun_with=$(sources)
+if [ "$(cat "$out/sources" 2>/dev/null)" = "$begun_with" ]; then
+    [ ! -s "$out/branches" ] || cat "$out/branches" >"$LEAF_ID_SOMETIMES"
+else
+    rm -rf "$out"
+    mkdir -p "$out"
+    echo "$begun_with" >"$out/sources"
+fi
 commit=$(git rev-parse --short=7 HEAD)$(git diff --quiet HEAD || echo ' (changed)')
+
+# True if the part of this name has passed.
+passed() { grep -qsP "^$1\t[0-9]+\t0$" "$out/parts.tsv"; }
 
 # part NAME COMMAND...: runs one, with its output in a file of this name. One that runs no test fails.
 part() {
     local name=$1 began=$SECONDS status=0
     shift
+    passed "$name" && return
     "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
     grep -qE '^test result: ok\. [1-9]' "$out/$name.log" || status=1
     printf '%s\t%d\t%d\n' "$name" $((SECONDS - began)) $status >>"$out/parts.tsv"
+    cat "$LEAF_ID_SOMETIMES" >"$out/branches"
     note "$name: $(duration $((SECONDS - began)))$([ $status -eq 0 ] || echo ", FAILED: see $out/$name.log")"
 }
 behavior() {
@@ -132,12 +143,12 @@ figures() {
         commit="$commit" seconds="$seconds" \
         states="$(grep -ohE '[0-9]+ (worlds|random histories)' "$out/explorers.log" | awk '{ n += $1 } END { printf "%.0f", n }')" \
         branches="$(awk '/^ / && NF > 1 { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }' "$out/branches.log")" \
-        parts="$(awk -F '\t' '{ printf "%s%s %d", (NR > 1 ? ", " : ""), $1, $2 }' "$out/parts.tsv")" \
+        parts="$(awk -F '\t' '$3 == 0 { printf "%s%s %d", (n++ ? ", " : ""), $1, $2 }' "$out/parts.tsv")" \
         "$out"/torture-*.log
 }
 
 for name in "${wanted[@]}"; do
-    grep -qP "^$name\t[0-9]+\t0$" "$out/parts.tsv" || die "$name failed: see $out"
+    passed "$name" || die "$name failed: see $out"
 done
 if [ $is_long = 0 ]; then
     say "Nothing was repeated, in $(duration $SECONDS); too short for $page"
@@ -145,5 +156,6 @@ if [ $is_long = 0 ]; then
 fi
 [ "$(sources)" = "$begun_with" ] || die "the sources have changed since it began"
 new=$(figures)
+rm "$out/sources"
 perl -0777 -pi -e 'BEGIN { $new = shift } s/(<!-- night -->\n).*(<!-- end of night -->)/$1\n$new\n\n$2/s' "$new" "$page"
 say "Nothing was repeated, in $(duration $SECONDS): see $page"
