@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases, in its own
 # prefix, with its regression tests in regress/, and prints the path of its pg_config. VERSION is
-# 15, 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once. Exits with
-# UNAVAILABLE of lib.sh if there are no sources.
+# 15, 17 or 18; "18-assert" has assertions enabled, and "18-memcheck" tells valgrind of its memory,
+# too. Takes about three minutes, once. Exits with UNAVAILABLE of lib.sh if there are no sources.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -59,6 +59,7 @@ build() {
     local tree=$work/$version options=(--prefix="$prefix" --with-icu --with-openssl)
     case $version in
     *-assert) options+=(--enable-cassert --enable-debug CFLAGS=-O1) ;;
+    *-memcheck) options+=(--enable-cassert --enable-debug CFLAGS=-O1 CPPFLAGS=-DUSE_VALGRIND) ;;
     *) options+=(CFLAGS=-O2) ;;
     esac
     rm -rf "$tree" "$prefix"
@@ -71,7 +72,7 @@ build() {
     make --silent --jobs="$(nproc)" world-bin
     make --silent install-world-bin
     make --silent --directory=src/test/regress
-    cp -r src/test/regress "$prefix/regress"
+    cp -r src/test/regress src/tools/valgrind.supp "$prefix"
     cd "$ROOT"
     rm -rf "$tree"
 }
@@ -107,7 +108,7 @@ make_it() {
 
 case $major in
 15 | 17 | 18) ;;
-*) die "no such version: $version (15, 17, 18, and each with -assert)" ;;
+*) die "no such version: $version (15, 17, 18, and each with -assert or -memcheck)" ;;
 esac
 {
     "$ROOT/scripts/setup.sh" sources

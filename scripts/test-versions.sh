@@ -42,6 +42,8 @@ all)
     on "$PG_MAJOR" postgresql
     upgrade_from=$PG_SYSTEM/bin/pg_config
     for version in "${others[@]}"; do on "$version" servers demo postgresql; done
+    upgrade_from=
+    on 18-memcheck memcheck
     # A release requires all of them.
     [ $missing -eq 0 ] || failed+=('what was not tested')
     ;;

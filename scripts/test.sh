@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; pgrx-tests/tiers
 # lists the tests on real servers in each of them. Steps are lint, core, loom, shuttle, servers,
-# demo, clients, and postgresql: PostgreSQL's own regression tests, for a server built by
-# scripts/postgresql.sh. Their tier is TIER, by default test. Continues after a failure. A step that
+# demo, clients, and for a server built by scripts/postgresql.sh: postgresql, its own regression
+# tests, and memcheck, ours under valgrind. Their tier is TIER, by default test. Continues after a failure. A step that
 # runs no test fails. TESTS="lease segment::waits" runs only tests on real servers whose names start
 # like that.
 
@@ -81,6 +81,13 @@ postgresql() {
         --ignored --nocapture --exact sql::postgresqls_own_tests
 }
 
+# Regression tests, with an error for each byte that is read before it is written, or not ours.
+memcheck() {
+    export_test_env
+    LEAF_ID_MEMCHECK=$(dirname "$PG_BIN")/valgrind.supp cargo test --package leaf_id_tests --test behavior -- \
+        --nocapture --test-threads 1 sql::
+}
+
 title() {
     case $1 in
     lint) echo "lint" ;;
@@ -91,7 +98,8 @@ title() {
     demo) echo "the demo" ;;
     clients) echo "drivers and ORMs" ;;
     postgresql) echo "PostgreSQL's own tests" ;;
-    *) die "no such test: $1 (check, test, all; lint, core, loom, shuttle, servers, demo, clients, postgresql)" ;;
+    memcheck) echo "regression tests under memcheck" ;;
+    *) die "no such test: $1 (check, test, all; lint, core, loom, shuttle, servers, demo, clients, postgresql, memcheck)" ;;
     esac
 }
 
@@ -149,12 +157,12 @@ for word; do
     esac
 done
 [ -z "${TESTS:-}" ] || steps=(servers)
-[ ${#steps[@]} -gt 0 ] || die "test.sh check|test|all, or steps: lint core loom shuttle servers demo clients postgresql"
+[ ${#steps[@]} -gt 0 ] || die "test.sh check|test|all, or steps: lint core loom shuttle servers demo clients postgresql memcheck"
 
 "$ROOT/scripts/setup.sh" tests
 need_rust
 locate_copy
-case " ${steps[*]} " in *' servers '* | *' demo '* | *' clients '* | *' postgresql '*) "$ROOT/scripts/build.sh" ;; esac
+case " ${steps[*]} " in *' servers '* | *' demo '* | *' clients '* | *' postgresql '* | *' memcheck '*) "$ROOT/scripts/build.sh" ;; esac
 
 failures=0
 summary=()

@@ -42,6 +42,7 @@
 //! - `LEAF_ID_SOMETIMES`: a file of zeroes in which the library counts its rare branches; the scripts
 //!   build another library for it
 //! - `LEAF_ID_HISTORIES`: a file with histories of the explorer of rows, in place of random ones
+//! - `LEAF_ID_MEMCHECK`: run servers under memcheck, with the suppressions in this file
 //! - `LEAF_ID_RUNNER`: set by the runner; exit at the end of standard input
 //! - `LEAF_ID_EXPECTED`: if `write`, accept the output of the SQL tests as expected
 

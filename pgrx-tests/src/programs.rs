@@ -82,12 +82,16 @@ pub(crate) fn template(number: usize) -> PathBuf {
 /// In a server's directory: symlink to its own postgres binary, if any.
 pub(crate) const OWN_PROGRAM: &str = "own-postgres";
 
+/// Precedes each error that memcheck finds in a server's process, in the server's log.
+pub(crate) const MEMORY_ERROR: &str = "MEMCHECK";
+
 /// The command to run the server in this directory, with its own binary, its own clock and
-/// memory, and callgrind, if the directory has them.
+/// memory, and callgrind, if the directory has them; or under memcheck.
 pub(crate) fn postgres(dir: &Path) -> Command {
     let program = fs::read_link(dir.join(OWN_PROGRAM)).unwrap_or_else(|_| "postgres".into());
-    let mut command =
-        counted(dir).unwrap_or_else(|| as_server_user(program.to_str().unwrap(), dir));
+    let mut command = counted(dir)
+        .or_else(|| memchecked(dir))
+        .unwrap_or_else(|| as_server_user(program.to_str().unwrap(), dir));
     preload(&[&clock::PRELOAD, &memory::PRELOAD], dir, &mut command);
     command
 }
@@ -102,6 +106,17 @@ fn counted(dir: &Path) -> Option<Command> {
             "--callgrind-out-file=callgrind.%p",
         ])
         .args(functions.lines().map(|f| format!("--toggle-collect={f}")))
+        .arg(as_server_user("postgres", dir).get_program());
+    Some(command)
+}
+
+fn memchecked(dir: &Path) -> Option<Command> {
+    let suppressions = env::var("LEAF_ID_MEMCHECK").ok()?;
+    let mut command = as_server_user(&valgrind().expect("valgrind"), dir);
+    command
+        .args(["--quiet", "--leak-check=no"])
+        .arg(format!("--error-markers={MEMORY_ERROR},{MEMORY_ERROR}"))
+        .arg(format!("--suppressions={suppressions}"))
         .arg(as_server_user("postgres", dir).get_program());
     Some(command)
 }

@@ -18,7 +18,7 @@ use crate::memory::Memory;
 use crate::processes::{
     Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
 };
-use crate::programs::{self, as_server_user, copy_dir, new_dir, output, template};
+use crate::programs::{self, MEMORY_ERROR, as_server_user, copy_dir, new_dir, output, template};
 use crate::session::{Failure, Session};
 
 /// Time limit of a test. After that its server is killed, so that its sessions fail.
@@ -42,15 +42,16 @@ const CONF: [(&str, &str); 6] = [
     ("recovery_init_sync_method", "syncfs"),
 ];
 
-/// Log messages that fail a test: crashes, Rust panics, internal errors. ([`KILLED`] is allowed as
+/// Log messages that fail a test: crashes, Rust panics, internal errors, memory errors. ([`KILLED`] is allowed as
 /// often as the test has killed a process.)
-const DISASTERS: [&str; 6] = [
+const DISASTERS: [&str; 7] = [
     "PANIC:",
     "TRAP:",
     "terminated by signal",
     "panicked at",
     "stuck spinlock",
     INTERNAL_ERROR,
+    MEMORY_ERROR,
 ];
 
 /// SQLSTATE of an internal error, or of a Rust panic.

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 use std::{env, fs};
 
 use leaf_id_tests::Server;
@@ -31,6 +32,8 @@ fn what_sessions_show_each_other() {
 /// `LEAF_ID_EXPECTED=write`, accepts their output as expected.
 fn run(program: &str, source: &Path, tests: &str) {
     let server = Server::start(&[("leaf_id.worker_id", "5")]);
+    // Under memcheck, all of them.
+    server.allow(Duration::from_secs(3600));
     server.session().run("CREATE DATABASE regression");
     // A copy that the server's user can read and write.
     let run = server.dir().join("run");
