@@ -35,7 +35,7 @@ COMMENT ON COLUMN leaf_id.leaf_gapless_mark.series IS 'Name of a series, or of o
 COMMENT ON COLUMN leaf_id.leaf_gapless_mark.high IS 'One past the highest number';
 CREATE TRIGGER leaf_gapless_mark_stays
     BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless_mark
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_gapless_mark ENABLE REPLICA TRIGGER leaf_gapless_mark_stays;
 
 CREATE FUNCTION leaf_id.leaf_gapless_restart(series text, last_number bigint) RETURNS text

@@ -106,24 +106,26 @@ COMMENT ON TABLE leaf_id.leaf_high_mark IS
 COMMENT ON COLUMN leaf_id.leaf_high_mark.tag IS 'Name of a tag, or of one that is gone';
 COMMENT ON COLUMN leaf_id.leaf_high_mark.high IS 'One past the highest id that was ever claimed';
 
-CREATE FUNCTION leaf_id.leaf_high_mark_stays() RETURNS trigger
+-- For tables whose rows are this database's own: a publication FOR ALL TABLES includes the
+-- publisher's.
+CREATE FUNCTION leaf_id.leaf_not_replicated() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- After pg_restore --disable-triggers, this fires in all sessions except subscribers. Marks
-    -- written by the trigger of a replicated edit of a tag are this database's own.
+    -- After pg_restore --disable-triggers, this fires in all sessions except subscribers. What the
+    -- trigger of a replicated edit of a tag writes is this database's own.
     IF current_setting('session_replication_role') = 'replica' AND pg_trigger_depth() = 1 THEN
         RETURN NULL;
     END IF;
     RETURN coalesce(NEW, OLD);
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_high_mark_stays() IS
-    'Trigger: leaves out replicated marks';
+COMMENT ON FUNCTION leaf_id.leaf_not_replicated() IS
+    'Trigger: leaves out replicated rows';
 CREATE TRIGGER leaf_high_mark_stays
     BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_high_mark
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_high_mark ENABLE REPLICA TRIGGER leaf_high_mark_stays;
 
 -- Not dumped: it names tables by oid.
@@ -138,6 +140,10 @@ COMMENT ON TABLE leaf_id.leaf_adopted IS
 COMMENT ON COLUMN leaf_id.leaf_adopted.relation IS 'The table';
 COMMENT ON COLUMN leaf_id.leaf_adopted.column_number IS 'The column';
 COMMENT ON COLUMN leaf_id.leaf_adopted.tag IS 'The tag';
+CREATE TRIGGER leaf_adopted_stays
+    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_adopted
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
+ALTER TABLE leaf_id.leaf_adopted ENABLE REPLICA TRIGGER leaf_adopted_stays;
 
 -- A separate table: a GRANT on leaf_alloc makes a role a manager of tags, but must not disclose
 -- keys.

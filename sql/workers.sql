@@ -148,25 +148,9 @@ SELECT c.system_identifier,
 FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d
 WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
--- The place of creation must not be replicated: a publication FOR ALL TABLES includes the
--- publisher's row, which would stop the initial copy.
-CREATE FUNCTION leaf_id.leaf_registry_origin_stays() RETURNS trigger
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    -- After ENABLE TRIGGER ALL, this fires in all sessions except subscribers.
-    IF current_setting('session_replication_role') <> 'replica' THEN
-        RETURN coalesce(NEW, OLD);
-    END IF;
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION leaf_id.leaf_registry_origin_stays() IS
-    'Trigger: skips what logical replication would write to leaf_id.leaf_registry_origin';
 CREATE TRIGGER leaf_registry_origin_stays
     BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_registry_origin
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_registry_origin_stays();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_origin_stays;
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');

@@ -136,6 +136,37 @@ fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {
     assert!(!failed, "{}", subscriber.log());
 }
 
+/// Columns that were given tags are known by their oids, which are others at the publisher.
+#[test]
+fn what_was_adopted_is_each_databases_own() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    let adopted = "SELECT relation::regclass::text FROM leaf_id.leaf_adopted ORDER BY 1";
+    let create = |name| {
+        format!("SET leaf_id.adopt_new_columns = on; CREATE TABLE {name} (id serial PRIMARY KEY)")
+    };
+    there.run(&create("first"));
+    there.run(&create("second"));
+    there.run("CREATE PUBLICATION p FOR ALL TABLES");
+    // Other oids than there.
+    here.run("CREATE TABLE later (id int PRIMARY KEY)");
+    for name in ["second", "first"] {
+        here.run(&create(name));
+    }
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    assert_eq!(here.column::<String>(adopted), ["first", "second"]);
+    there.run(
+        "DROP TABLE second; CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (1)",
+    );
+    here.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+    wait_for(&mut here, "SELECT id::text FROM later", &["1"]);
+    // The tag is replicated and gone; the column's default is this database's.
+    assert_eq!(here.column::<String>(adopted), ["first"]);
+    here.run("DROP TABLE first");
+    assert_eq!(here.column::<String>(adopted), [""; 0]);
+}
+
 /// Neither a local source server nor other settings of the local row are changed.
 #[test]
 fn the_row_that_is_here_stays() {
