@@ -1,16 +1,4 @@
 //! The SQL functions: argument checks, calls and conversions. And the script that creates them.
-//!
-//! * [`call`]: arguments and results.
-//! * [`segment`], [`snowflake`]: the functions that issue ids.
-//! * [`fmgr`]: their fast entry points, without pgrx's guard.
-//! * [`support`]: their planner support function, for COPY in bulk.
-//! * [`adopt`]: the event trigger that gives new columns a tag.
-//! * [`opaque`]: opaque ids, encoding and decoding.
-//! * [`tags`]: the triggers of the table of tags.
-//! * [`registry`]: the worker registry. [`servers`]: functions for other servers.
-//! * [`gapless`]: gapless numbers. [`format`](mod@format): formatted ids.
-//! * [`status`]: data for the views.
-//! * [`sync`]: helpers of `leaf_sync`.
 
 #![allow(unsafe_code)]
 

@@ -1,9 +1,5 @@
-//! Worker ids that are leased from a registry.
-//!
-//! * [`client`]: the server that leases one: the launcher's part.
-//! * [`registry`]: the registry, where it is in a database of this server.
-//!
-//! The decisions of both are in `leaf_id_core`: `lease` and `registry`.
+//! Worker ids that are leased from a registry. The decisions are in `leaf_id_core`: `lease` and
+//! `registry`.
 
 pub mod client;
 pub mod registry;

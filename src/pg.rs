@@ -43,7 +43,7 @@ mod wait;
 pub use backend_local::BackendLocal;
 pub use catalog::{function_name, relation_changed, relation_exists, watch_relation};
 pub use client::{Client, client};
-pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
+pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, clocks, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
 pub use condition::Waiters;
 pub use databases::{
@@ -53,7 +53,7 @@ pub use databases::{
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use defaults::is_default;
 pub use event_trigger::{EventTriggerCall, call_with_names};
-pub use expression::Expression;
+pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
     caller_may_execute, check_call, check_execute, extension_function, find_function, function,

@@ -12,18 +12,7 @@ use crate::pg::{self, BackendLocal};
 /// numbers.
 static RNG: BackendLocal<Option<StdRng>> = BackendLocal::new(None);
 
-/// Runs `body` with the generator.
-///
-/// # Errors
-/// As [`pg::strong_random`], at the first use.
+/// Runs `body` with the generator. Raises an error like [`pg::strong_random`], at the first use.
 pub fn with<T>(body: impl FnOnce(&mut StdRng) -> T) -> T {
     RNG.with_mut(|rng| body(rng.get_or_insert_with(|| StdRng::seed_from_u64(pg::strong_random()))))
-}
-
-/// Any 64 bits.
-///
-/// # Errors
-/// As [`pg::strong_random`].
-pub fn bits() -> i64 {
-    pg::strong_random().cast_signed()
 }

@@ -23,5 +23,5 @@ fn leaf_adopt_new_columns(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         // SAFETY: the schema belongs to a superuser, the only role that can create objects in it.
         unsafe { pg::call_with_names(c"leaf_id", c"leaf_adopt_new", &names) };
     }
-    call.done()
+    RawDatum::none()
 }

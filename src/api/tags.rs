@@ -9,7 +9,7 @@ use pgrx::{PgLogLevel, pg_sys};
 use super::call::{finish, tag, text};
 use crate::error::Failure;
 use crate::pg::{self, Privilege, RawDatum, TriggerCall};
-use crate::shmem::{self, Tag};
+use crate::shmem::{self, Key, Tag};
 use crate::tags::heap::{self, ALLOC, AllocRow, Edit};
 use crate::tags::trigger::{self, Merged};
 use crate::tags::{claim, rights, transaction};
@@ -63,10 +63,10 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let edit = edit(&call);
     match finish(trigger::merge_replicated(&edit)) {
         Merged::No => {}
-        Merged::Kept => return call.none(),
+        Merged::Kept => return RawDatum::none(),
         Merged::Raised(raised) => {
             transaction::remember(&raised);
-            return call.none();
+            return RawDatum::none();
         }
     }
     match finish(trigger::stamp(&edit)) {
@@ -171,9 +171,7 @@ fn leaf_next_here(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: a call of the SQL function of this name.
     let name = unsafe { tag(fcinfo) };
     let relation = finish(heap::relation());
-    Tag::new(name).map_or(0, |tag| {
-        transaction::next_here(&transaction::key(relation, tag))
-    })
+    Tag::new(name).map_or(0, |tag| transaction::next_here(&Key::here(relation, tag)))
 }
 
 #[pg_extern(strict, sql = false)]

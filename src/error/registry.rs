@@ -13,7 +13,7 @@ pub enum RegistryError {
     /// A request has invalid terms.
     LeaseTerms,
     /// `leaf_worker_release` of a worker id without a holder.
-    NotLeased { worker_id: Option<i32> },
+    NotLeased { worker_id: i32 },
     /// The worker id belongs to another role.
     OtherRolesWorkerId { worker_id: i32 },
     /// The worker id exceeds the registry's layout.
@@ -43,10 +43,7 @@ impl RegistryError {
             .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
             Self::NotLeased { worker_id } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
-                match worker_id {
-                    Some(worker_id) => format!("worker id {worker_id} is not leased"),
-                    None => "worker id null is not leased".into(),
-                },
+                format!("worker id {worker_id} is not leased"),
             ),
             Self::OtherRolesWorkerId { worker_id } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,

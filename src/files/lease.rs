@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{FoundFile, Grant, Lease};
+use leaf_id_core::lease::{FoundFile, Lease};
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Origin, Place};
@@ -18,28 +18,16 @@ const FILE: Place = Place {
 
 #[derive(Serialize, Deserialize)]
 struct Document {
-    registry: String,
-    node_name: String,
-    epoch_ms: i64,
-    layout: String,
-    token: i64,
-    next_token: i64,
-    granted: Option<Granted>,
+    #[serde(flatten)]
+    holder: HolderIdentity,
+    #[serde(flatten)]
+    lease: Lease,
     /// Boot id of the machine, if available.
     boot_id: Option<String>,
     /// Written at a clean shutdown.
     clean: bool,
     #[serde(flatten)]
     origin: Origin,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Granted {
-    worker_id: u16,
-    floor_ms: i64,
-    reserved_until_ms: i64,
-    max_lead_ms: i64,
-    until_boot_ms: i64,
 }
 
 /// Boot id of the machine; `None` if not available.
@@ -49,7 +37,7 @@ fn boot_id() -> Option<String> {
 }
 
 /// The holder that a lease file belongs to.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderIdentity {
     /// `leaf_id.worker_registry`.
     pub registry: String,
@@ -75,29 +63,14 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
     let found = FoundFile {
         original: document.origin.is_original(&FILE)?
             && document.origin.system_identifier == pg::system_identifier()
-            && document.registry == identity.registry
-            && document.node_name == identity.node_name
-            && document.epoch_ms == identity.epoch_ms
-            && document.layout == identity.layout.to_string(),
+            && document.holder == *identity,
         // A snapshot of the disk is another device, although its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
             && document.origin.identity.device == metadata.dev(),
         clean: document.clean,
     };
-    let grant = document.granted.map(|granted| Grant {
-        worker_id: granted.worker_id,
-        floor_ms: granted.floor_ms,
-        reserved_until_ms: granted.reserved_until_ms,
-        max_lead_ms: granted.max_lead_ms,
-        until_boot_ms: granted.until_boot_ms,
-    });
-    let lease = Lease {
-        grant,
-        token: document.token,
-        next_token: document.next_token,
-    };
-    let lease = lease.of_file(found);
+    let lease = document.lease.of_file(found);
     let max_worker_id = identity.layout.max_worker_id();
     if (lease.grant).is_some_and(|grant| grant.worker_id > max_worker_id) {
         let what = "a number in it is out of range";
@@ -112,19 +85,8 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
 /// As [`protocol::write`].
 pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
     protocol::write(&FILE, |origin| Document {
-        registry: identity.registry.clone(),
-        node_name: identity.node_name.clone(),
-        epoch_ms: identity.epoch_ms,
-        layout: identity.layout.to_string(),
-        token: lease.token,
-        next_token: lease.next_token,
-        granted: lease.grant.map(|grant| Granted {
-            worker_id: grant.worker_id,
-            floor_ms: grant.floor_ms,
-            reserved_until_ms: grant.reserved_until_ms,
-            max_lead_ms: grant.max_lead_ms,
-            until_boot_ms: grant.until_boot_ms,
-        }),
+        holder: identity.clone(),
+        lease: *lease,
         boot_id: boot_id(),
         clean: false,
         origin,

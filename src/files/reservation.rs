@@ -16,23 +16,10 @@ const FILE: Place = Place {
 
 #[derive(Serialize, Deserialize)]
 struct Document {
-    worker_id: u16,
-    #[serde(default)]
-    leased: bool,
-    reserved_until_ms: i64,
-    epoch_ms: i64,
-    #[serde(default = "default_layout")]
-    layout: String,
-    #[serde(default)]
-    clean: bool,
-    #[serde(default)]
-    used: Vec<Used>,
+    #[serde(flatten)]
+    reservation: Reservation,
     #[serde(flatten)]
     origin: Origin,
-}
-
-fn default_layout() -> String {
-    Layout::DEFAULT.to_string()
 }
 
 /// A worker id used by this server before. Kept forever, one entry per worker id.
@@ -66,7 +53,8 @@ impl Used {
     }
 }
 
-/// A reservation to be written. Times in Unix milliseconds.
+/// A reservation as written. Times in Unix milliseconds.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Reservation {
     /// The worker id in force.
     pub worker_id: u16,
@@ -101,38 +89,37 @@ pub struct FoundReservation {
 /// # Errors
 /// The file cannot be read or is corrupt: see [`protocol::is_damage`].
 pub fn read() -> io::Result<Option<FoundReservation>> {
-    let Some(document) = protocol::read::<Document>(&FILE)? else {
+    let Some(Document {
+        reservation,
+        origin,
+    }) = protocol::read(&FILE)?
+    else {
         return Ok(None);
     };
-    let layout = Layout::parse(&document.layout);
     // No setting allows this: nothing in the file can be trusted.
-    if document.epoch_ms < 0
-        || document.reserved_until_ms < document.epoch_ms
-        || document.worker_id > Layout::MAX_WORKER_ID
+    if reservation.epoch_ms < 0
+        || reservation.reserved_until_ms < reservation.epoch_ms
+        || reservation.worker_id > Layout::MAX_WORKER_ID
     {
-        return Err(out_of_range());
+        let what = "a value in it is out of range";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    let left_behind = document.used.iter().filter(|used| used.retired);
+    let left_behind = reservation.used.iter().filter(|used| used.retired);
     Ok(Some(FoundReservation {
-        worker_id: document.worker_id,
-        leased: document.leased,
+        worker_id: reservation.worker_id,
+        leased: reservation.leased,
         stored: Stored {
-            reserved_until_ms: document.reserved_until_ms,
-            epoch_ms: document.epoch_ms,
-            layout: layout.ok_or_else(out_of_range)?,
-            system_identifier: document.origin.system_identifier,
-            timeline: document.origin.timeline,
-            original: document.origin.is_original(&FILE)?,
-            clean: document.clean,
+            reserved_until_ms: reservation.reserved_until_ms,
+            epoch_ms: reservation.epoch_ms,
+            layout: reservation.layout,
+            system_identifier: origin.system_identifier,
+            timeline: origin.timeline,
+            original: origin.is_original(&FILE)?,
+            clean: reservation.clean,
             left_behind_until_ms: left_behind.map(|used| used.until_ms).max(),
         },
-        used: document.used,
+        used: reservation.used,
     }))
-}
-
-fn out_of_range() -> io::Error {
-    let what = "a value in it is out of range";
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Replaces the file by a copy of itself, which the next run will not take for its own: pg_upgrade
@@ -160,13 +147,7 @@ pub fn disown() -> io::Result<()> {
 /// the next start may find it.
 pub fn write(reservation: &Reservation) -> io::Result<()> {
     protocol::write(&FILE, |origin| Document {
-        worker_id: reservation.worker_id,
-        leased: reservation.leased,
-        reserved_until_ms: reservation.reserved_until_ms,
-        epoch_ms: reservation.epoch_ms,
-        layout: reservation.layout.to_string(),
-        clean: reservation.clean,
-        used: reservation.used.clone(),
+        reservation: reservation.clone(),
         origin,
     })
 }

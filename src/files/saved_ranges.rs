@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use leaf_id_core::message;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Identity, Origin, Place};
@@ -91,31 +92,10 @@ fn checksum(tags: &[SavedTag]) -> io::Result<u64> {
 struct SavedTag {
     database: u32,
     relation: u32,
-    tag: Name,
+    #[serde(with = "message")]
+    tag: Vec<u8>,
     #[serde(flatten)]
     saved: SavedRanges,
-}
-
-/// A tag: as text if it is valid UTF-8, as bytes otherwise.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Name {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-impl Name {
-    fn of(tag: &Tag) -> Self {
-        let bytes = tag.bytes().to_vec();
-        String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
-    }
-
-    fn tag(&self) -> Option<Tag> {
-        match self {
-            Self::Text(text) => Tag::new(text.as_bytes()),
-            Self::Bytes(bytes) => Tag::new(bytes),
-        }
-    }
 }
 
 /// Writes the ranges taken out of shared memory. `databases` was determined before that.
@@ -126,7 +106,7 @@ pub fn save(remainders: &[(Key, SavedRanges)], databases: &[Database]) -> io::Re
     let tag = |(key, saved): &(Key, SavedRanges)| SavedTag {
         database: key.database,
         relation: key.relation,
-        tag: Name::of(&key.tag),
+        tag: key.tag.bytes().to_vec(),
         saved: *saved,
     };
     let tags: Vec<SavedTag> = remainders.iter().map(tag).collect();
@@ -186,7 +166,7 @@ pub fn take() -> io::Result<Remainders> {
         let key = Key {
             database: saved.database,
             relation: saved.relation,
-            tag: saved.tag.tag()?,
+            tag: Tag::new(&saved.tag)?,
         };
         Some((key, saved.saved))
     });

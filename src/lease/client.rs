@@ -4,9 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::lease::{
-    Answer, Clocks, Draft, Effect, Grant, Lease, LeaseHolder, Rules, Status, Step,
-};
+use leaf_id_core::lease::{Answer, Draft, Effect, Grant, Lease, LeaseHolder, Rules, Status, Step};
 use leaf_id_core::registry::LARGEST_LEAD_MS;
 use leaf_id_core::state::Refusal;
 
@@ -14,7 +12,6 @@ use crate::files;
 use crate::files::lease::HolderIdentity;
 use crate::guc::{self, Registry};
 use crate::pg;
-use crate::random;
 use crate::shmem::{Area, LeaseQuestion, LeaseReply, LeaseStatus, Text, WorkerIdSource};
 
 /// Retry interval after a failed write of the lease file, in milliseconds.
@@ -45,6 +42,11 @@ fn rules() -> Rules {
     }
 }
 
+/// A random token. Raises an error if the system has none.
+fn token() -> i64 {
+    pg::strong_random().cast_signed()
+}
+
 /// Max lead of ids over this clock, plus the max difference to the clock of a server that shares the
 /// worker id, in milliseconds: a promoted registry's own server starts above both.
 fn max_lead_ms() -> i64 {
@@ -59,13 +61,6 @@ fn last_ms(area: &Area) -> i64 {
     let last_ms = snowflake.generator.last().ms.saturating_add(epoch_ms);
     let floor = snowflake.floor();
     floor.map_or(last_ms, |floor| floor.ms.max(last_ms))
-}
-
-fn clocks() -> Clocks {
-    Clocks {
-        boot_ms: pg::boot_ms(),
-        wall_ms: pg::now_ms(),
-    }
 }
 
 fn identity(registry: &Registry) -> HolderIdentity {
@@ -175,7 +170,7 @@ impl LeaseClient {
         let (effect, source) = match reply {
             LeaseReply::Answered(answer, detail) => {
                 let question = draft.at(answer.sent.boot_ms);
-                let effect = self.holder.hear(&question, &answer, rules(), random::bits);
+                let effect = self.holder.hear(&question, &answer, rules(), token);
                 self.note_answer(&answer, &detail.get(), &effect);
                 (effect, WorkerIdSource::Registry)
             }
@@ -200,7 +195,7 @@ impl LeaseClient {
 
     /// Sends the request that is due.
     fn ask(&mut self, now: i64) -> Effect {
-        self.holder.prepare(random::bits);
+        self.holder.prepare(token);
         if self.write_down().is_err() {
             // Retry as after an unanswered request.
             let effect = self.holder.fail(now, rules());
@@ -272,7 +267,7 @@ impl LeaseClient {
     }
 
     fn fail(&mut self, error: &str) -> Effect {
-        let now = clocks();
+        let now = pg::clocks();
         let registry = &self.identity.registry;
         self.area.registry().tell_lease(|status| {
             status.away_since_ms.get_or_insert(now.wall_ms);
@@ -329,7 +324,7 @@ impl LeaseClient {
     }
 
     fn note_grant(&self, grant: &Grant, source: WorkerIdSource) {
-        let now = clocks();
+        let now = pg::clocks();
         let until_ms = now.wall_ms + grant.until_boot_ms.saturating_sub(now.boot_ms);
         self.area.registry().tell_lease(|status| {
             status.source = source;

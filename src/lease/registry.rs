@@ -5,7 +5,6 @@
 use core::ffi::CStr;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::Clocks;
 use leaf_id_core::registry::{
     Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place,
     Registry, Reply, Requester, Row, Tables, decide,
@@ -131,10 +130,7 @@ pub fn ask(
             epoch_ms: guc::epoch_ms(),
             layout: guc::layout(),
             arrived_ms,
-            now: Clocks {
-                boot_ms: pg::boot_ms(),
-                wall_ms: pg::now_ms(),
-            },
+            now: pg::clocks(),
             format_ms: pg::format_ms,
         };
         let requester = Requester {
@@ -170,10 +166,12 @@ fn requester(client: &Client) -> Requester<'_> {
 pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     pg::prevent_if_read_only(c"leaf_worker_release()");
     let client = pg::client();
-    let not_leased = Failure::Registry(RegistryError::NotLeased { worker_id });
     let Some(worker_id) = worker_id else {
-        return Err(not_leased);
+        return Err(Failure::Registry(RegistryError::Null {
+            function: "leaf_worker_release",
+        }));
     };
+    let not_leased = Failure::Registry(RegistryError::NotLeased { worker_id });
     // An earlier call in this statement may have written the row.
     pg::see_own_changes();
     let table = open(&WORKER, Access::Write)?;

@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 
+use leaf_id_core::lease::Clocks;
 use pgrx::pg_sys;
 
 #[cfg(target_os = "linux")]
@@ -47,6 +48,14 @@ pub fn boot_ms() -> i64 {
     // SAFETY: writes to a local timespec.
     unsafe { libc::clock_gettime(BOOT_CLOCK, &raw mut now) };
     now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}
+
+/// Both clocks.
+pub fn clocks() -> Clocks {
+    Clocks {
+        boot_ms: boot_ms(),
+        wall_ms: now_ms(),
+    }
 }
 
 /// Formats Unix milliseconds in the session's time zone.

@@ -11,6 +11,7 @@ use core::ffi::c_int;
 use pgrx::pg_sys;
 
 use super::catalog::attribute;
+use super::expression::cells;
 use super::holder::is_locked_by_me;
 use super::process::check_for_interrupts;
 use super::roles::user_may_read;
@@ -177,14 +178,11 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
 /// # Safety
 /// The table is open and locked.
 unsafe fn first_index(table: pg_sys::Relation, number: i16) -> Option<Opened> {
-    // SAFETY: guaranteed by the caller. The list's length is its number of elements. The lock on
+    // SAFETY: guaranteed by the caller. The lock on
     // the table keeps its indexes from being dropped, except concurrently.
     unsafe {
-        let list = pg_sys::RelationGetIndexList(table);
-        let count = list.as_ref().map_or(0, |list| list.length);
-        for position in 0..usize::try_from(count).unwrap_or(0) {
-            let oid = (*(*list).elements.add(position)).oid_value;
-            if let Ok(Some(index)) = Opened::at_once(oid)
+        for index in cells(pg_sys::RelationGetIndexList(table)) {
+            if let Ok(Some(index)) = Opened::at_once(index.oid_value)
                 && is_ordered_by(index.0, number)
             {
                 return Some(index);

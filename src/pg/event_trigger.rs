@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use pgrx::pg_sys;
 
-use super::datum::{RawDatum, texts_datum};
+use super::datum::texts_datum;
 use super::expression::cells;
 use super::function::find_function;
 
@@ -51,11 +51,6 @@ impl<'a> EventTriggerCall<'a> {
                 _ => None,
             }
         }
-    }
-
-    /// Return value of an event trigger.
-    pub fn done(&self) -> RawDatum {
-        RawDatum(pg_sys::Datum::null())
     }
 }
 

@@ -148,9 +148,7 @@ fn is_cast(call: &pg_sys::FuncExpr, of: Of) -> bool {
     }
 }
 
-/// The text of a constant; `None` if it is NULL or has another type.
-///
-/// The text of a constant; `None` for one that cannot be a tag.
+/// The text of a constant; `None` if it is NULL, longer than a tag, or of another type.
 ///
 /// # Safety
 /// `constant` is valid.

@@ -224,7 +224,7 @@ pub fn is_superuser() -> bool {
     unsafe { pg_sys::superuser() }
 }
 
-/// Name of the effective user, for the log.
+/// Name of the effective user.
 pub fn user_name() -> String {
     // SAFETY: in a transaction. A palloc'ed string, which is copied; a dropped user is an error.
     unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }

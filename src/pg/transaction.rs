@@ -35,12 +35,12 @@ fn caught(error: CaughtError) -> Caught {
     }
 }
 
-/// Runs a worker's transaction. It is committed if the result is `Ok(Ok(..))`, aborted otherwise. A
+/// Runs a worker's transaction. It is committed if `body` returns `Ok`, aborted otherwise. A
 /// commit that had to wait for a standby may have given up the wait: see
 /// [`super::signals::take_canceled`].
 ///
 /// # Errors
-/// The ERROR raised by PostgreSQL; the inner result is that of `body`.
+/// That of `body`, or the ERROR raised by PostgreSQL.
 pub fn transaction<T, E: From<Caught>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let result = PgTryBuilder::new(AssertUnwindSafe(|| {
         // SAFETY: called by a worker outside of a transaction; the snapshot is pushed in the

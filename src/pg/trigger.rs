@@ -18,19 +18,6 @@ pub fn replica_role() -> bool {
 /// A call of a trigger function.
 pub struct TriggerCall<'a>(&'a pg_sys::TriggerData);
 
-/// Operation that fired a trigger.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// INSERT
-    Insert,
-    /// UPDATE
-    Update,
-    /// DELETE
-    Delete,
-    /// TRUNCATE, which has no rows.
-    Truncate,
-}
-
 impl TriggerCall<'_> {
     /// `None` if the function was not called as a trigger.
     ///
@@ -62,14 +49,8 @@ impl TriggerCall<'_> {
         unsafe { (*self.0.tg_relation).rd_id }.to_u32()
     }
 
-    /// Operation that fired the trigger.
-    pub fn operation(&self) -> Operation {
-        match self.0.tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
-            pg_sys::TRIGGER_EVENT_INSERT => Operation::Insert,
-            pg_sys::TRIGGER_EVENT_UPDATE => Operation::Update,
-            pg_sys::TRIGGER_EVENT_DELETE => Operation::Delete,
-            _ => Operation::Truncate,
-        }
+    fn is_insert(&self) -> bool {
+        self.0.tg_event & pg_sys::TRIGGER_EVENT_OPMASK == pg_sys::TRIGGER_EVENT_INSERT
     }
 
     fn row(&self, tuple: pg_sys::HeapTuple) -> Option<Row> {
@@ -77,21 +58,21 @@ impl TriggerCall<'_> {
         (!tuple.is_null()).then(|| unsafe { Row::new(tuple, (*self.0.tg_relation).rd_att) })
     }
 
-    /// Old row; `None` for INSERT.
+    /// Old row; `None` for INSERT, and for TRUNCATE, which has no rows.
     pub fn old(&self) -> Option<Row> {
-        match self.operation() {
-            Operation::Update | Operation::Delete => self.row(self.0.tg_trigtuple),
-            Operation::Insert | Operation::Truncate => None,
+        if self.is_insert() {
+            return None;
         }
+        self.row(self.0.tg_trigtuple)
     }
 
-    /// New row; `None` for DELETE.
+    /// New row; `None` for DELETE and TRUNCATE.
     pub fn new_row(&self) -> Option<Row> {
-        match self.operation() {
-            Operation::Insert => self.row(self.0.tg_trigtuple),
-            Operation::Update => self.row(self.0.tg_newtuple),
-            Operation::Delete | Operation::Truncate => None,
-        }
+        self.row(if self.is_insert() {
+            self.0.tg_trigtuple
+        } else {
+            self.0.tg_newtuple
+        })
     }
 
     /// Return value for the trigger: the new row with these changes. Only after [`Self::check`].
@@ -101,11 +82,6 @@ impl TriggerCall<'_> {
             Some(row) => RawDatum(pg_sys::Datum::from(unsafe { row.with(changes) })),
             None => self.unchanged(),
         }
-    }
-
-    /// Return value for the trigger to skip the row: a null pointer, not SQL NULL.
-    pub fn none(&self) -> RawDatum {
-        RawDatum(pg_sys::Datum::null())
     }
 
     /// Return value for the trigger to leave the row unchanged.

@@ -32,7 +32,7 @@ use leaf_id_core::sometimes;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
 
-use super::connection::{Connection, Event, Stage};
+use super::connection::{Connection, Event};
 use super::foreign_server::{self, Destination};
 use super::message::{self, ClaimRequest};
 use super::{RemoteError, Rows};
@@ -294,7 +294,7 @@ impl SourceServer {
 
     /// Starts the next operation if the connection has no event. False if there is none.
     fn go_on(&mut self, area: &Area, now: Instant) -> bool {
-        let is_open = self.connection.stage() == Stage::Open;
+        let is_open = self.connection.is_open();
         let wanted = !self.queue.is_empty();
         match self.state {
             SourceState::Closed if wanted => self.open(area, now),

@@ -54,18 +54,6 @@ pub enum Event {
 }
 
 /// Stage of a connection; see the table in this file's header.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    /// No connection.
-    Closed,
-    /// Connecting or Greeting.
-    Opening,
-    /// Open, without a request.
-    Open,
-    /// A request is in flight.
-    Asking,
-}
-
 enum ConnectionState {
     Closed,
     Connecting {
@@ -117,16 +105,9 @@ impl Connection {
         }
     }
 
-    /// Current stage.
-    pub fn stage(&self) -> Stage {
-        match self.state {
-            ConnectionState::Closed if self.untried == 0 => Stage::Closed,
-            ConnectionState::Closed
-            | ConnectionState::Connecting { .. }
-            | ConnectionState::Greeting { .. } => Stage::Opening,
-            ConnectionState::Open { .. } => Stage::Open,
-            ConnectionState::Asking { .. } => Stage::Asking,
-        }
+    /// True if a request may be sent.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, ConnectionState::Open { .. })
     }
 
     /// Sets the first host to try, modulo their number. For short-lived connections, which do not

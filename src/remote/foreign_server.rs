@@ -14,6 +14,7 @@ use std::time::Duration;
 use pgrx::pg_sys;
 
 use super::libpq::{Options, RemoteError, known_options};
+use crate::pg;
 
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,7 +57,8 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         let wrapper = &*pg_sys::GetForeignDataWrapper(server.fdwid);
         let known = known_options();
         for list in [wrapper.options, server.options, mapping.options] {
-            for element in elements(list) {
+            for cell in pg::cells(list) {
+                let element = cell.ptr_value.cast::<pg_sys::DefElem>();
                 let keyword = CStr::from_ptr((*element).defname);
                 if known.iter().any(|known| known.as_c_str() == keyword) {
                     options.set(keyword, CStr::from_ptr(pg_sys::defGetString(element)));
@@ -82,23 +84,6 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         hosts: split_hosts(options),
         needs_password,
     })
-}
-
-/// The elements of a list of options; a null list is empty.
-///
-/// # Safety
-/// `list` is null or a valid list of pointers to DefElems.
-unsafe fn elements(list: *const pg_sys::List) -> Vec<*mut pg_sys::DefElem> {
-    // SAFETY: guaranteed by the caller; the list has `length` elements.
-    unsafe {
-        let Some(list) = list.as_ref() else {
-            return Vec::new();
-        };
-        let count = usize::try_from(list.length).unwrap_or(0);
-        (0..count)
-            .map(|number| (*list.elements.add(number)).ptr_value.cast())
-            .collect()
-    }
 }
 
 /// Splits a list of hosts, so that each has its own time limit. Lists of different lengths are left

@@ -10,7 +10,6 @@ use super::wait;
 use crate::deadline::{Deadline, ready_on_standby};
 use crate::error::{Cure, Failure, OpaqueError, RefillError};
 use crate::pg;
-use crate::shmem::Key;
 
 /// The next opaque id of a tag.
 ///
@@ -43,21 +42,13 @@ pub fn map(
 ) -> Result<i64, Failure> {
     ready_on_standby()?;
     let permutation = permutation(tag)?;
-    wait::check_rights(&key(tag)?, &Deadline::new())?;
+    wait::check_rights(&wait::key(tag)?, &Deadline::new())?;
     map(&permutation, value).ok_or_else(|| {
         Failure::Opaque(OpaqueError::OutOfRange {
             tag: pg::shown(tag),
             value,
             last: permutation.last(),
         })
-    })
-}
-
-fn key(tag: &[u8]) -> Result<Key, Failure> {
-    Ok(Key {
-        database: pg::database(),
-        relation: wait::relation()?,
-        tag: wait::tag(tag)?,
     })
 }
 
@@ -69,7 +60,7 @@ fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
     if let Some(permutation) = SLOT_CACHE.with(|cache| cache.permutation(tag)) {
         return Ok(permutation);
     }
-    let key = key(tag)?;
+    let key = wait::key(tag)?;
     let found = wait::find_key(&key, &Deadline::new())?;
     let found = found.ok_or_else(|| {
         Failure::Opaque(OpaqueError::NoKey {

@@ -80,7 +80,7 @@ fn is_blocked_here(key: &Key, last: i64) -> Result<bool, Failure> {
 
 fn key(bytes: &[u8]) -> Result<Key, Failure> {
     let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
-    Ok(edits::key(heap::relation()?, tag))
+    Ok(Key::here(heap::relation()?, tag))
 }
 
 enum Cached {

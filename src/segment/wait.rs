@@ -12,7 +12,7 @@ use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Advice, Failure, OpaqueError, RefillError, reason_for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent, sqlstate};
-use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
+use crate::shmem::{Access, Area, Key, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
 use crate::tags::missing;
 use crate::tags::opaque::{self, FoundKey};
@@ -32,11 +32,10 @@ pub(super) fn relation() -> Result<u32, Failure> {
     Ok(relation)
 }
 
-pub(super) fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
-    match Tag::new(bytes) {
-        Some(tag) if bytes.len() <= MAX_TAG => Ok(tag),
-        _ => Err(Failure::TagLength { bytes: bytes.len() }),
-    }
+/// The key of a tag of this database.
+pub(super) fn key(bytes: &[u8]) -> Result<Key, Failure> {
+    let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
+    Ok(Key::here(relation()?, tag))
 }
 
 /// Validates a tag that another server claims.
@@ -44,11 +43,7 @@ pub(super) fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
 /// # Errors
 /// The name is invalid, or the open transaction has edited the tag and may have issued ids of it.
 pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
-    let key = Key {
-        database: pg::database(),
-        relation: relation()?,
-        tag: tag(bytes)?,
-    };
+    let key = key(bytes)?;
     if edits::open() && !matches!(edits::standing(&key), Standing::Untouched) {
         return Err(changed(&key));
     }
@@ -63,14 +58,9 @@ pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
 #[inline(never)]
 pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure> {
     let area = ready()?;
-    let tag = tag(bytes)?;
     let deadline = Deadline::new();
     loop {
-        let key = Key {
-            database: pg::database(),
-            relation: relation()?,
-            tag,
-        };
+        let key = key(bytes)?;
         if edits::open()
             && let Some(run) = take_here(&key, amount, wanted, &deadline)?
         {

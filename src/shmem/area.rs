@@ -132,14 +132,14 @@ impl Area {
 
     /// Frees the slots of a dropped table.
     pub fn sweep(&self, database: u32, relation: u32) {
-        self.directory.sweep(database, relation);
+        self.directory.free_all(database, Some(relation));
     }
 
     /// Frees everything of a dropped database, or of one about to be created with a recycled oid.
     /// Runs in a commit callback: allocates nothing and cannot fail.
     pub fn forget_database(&self, database: u32) {
         self.queues().forget(database);
-        self.directory.forget_database(database);
+        self.directory.free_all(database, None);
         self.remote_servers.forget(database);
     }
 }

@@ -137,19 +137,9 @@ impl Directory {
         self.evicted_ids.fetch_add(ids, Ordering::Relaxed);
     }
 
-    /// Frees the slots of a dropped table.
-    pub fn sweep(&self, database: u32, relation: u32) {
-        self.free_all(database, Some(relation));
-    }
-
-    /// Frees the slots of a dropped database, including those with open requests. Runs in a commit
-    /// callback: allocates nothing and cannot fail.
-    pub fn forget_database(&self, database: u32) {
-        self.free_all(database, None);
-    }
-
-    /// Frees the slots of a table or of a database (then also wanted ones), in chunks.
-    fn free_all(&self, database: u32, relation: Option<u32>) {
+    /// Frees the slots of a dropped table, or of a dropped database, then also those with open
+    /// requests, in chunks. Runs in a commit callback: allocates nothing and cannot fail.
+    pub fn free_all(&self, database: u32, relation: Option<u32>) {
         let mut left = None;
         loop {
             let directory = self.write();

@@ -83,6 +83,15 @@ impl Key {
         tag: Tag::EMPTY,
     };
 
+    /// The key of a tag in a table of this database.
+    pub fn here(relation: u32, tag: Tag) -> Self {
+        Self {
+            database: pg::database(),
+            relation,
+            tag,
+        }
+    }
+
     pub(super) fn is_free(&self) -> bool {
         self.database == 0
     }

@@ -16,10 +16,9 @@ use super::{mark, opaque};
 use crate::error::{Failure, OpaqueError, RefillError};
 use crate::guc;
 use crate::pg::{self, Caught, Name, Table, Value};
-use crate::random;
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
-/// The allocator's knowledge of a tag when it claims.
+/// The allocator's knowledge of a tag when it claims, or records another server's claim.
 pub struct Ask {
     /// Pace of the tag so far.
     pub pace: Pace,
@@ -35,6 +34,17 @@ pub struct Ask {
     pub row_incarnation: i64,
     /// Access of the slot, if known.
     pub access: Access,
+}
+
+impl Ask {
+    /// Pace of the tag with this row. That of a row that it has replaced does not apply.
+    pub(super) fn pace_of<S>(&self, row: &Row<S>) -> Pace {
+        if row.incarnation == self.row_incarnation {
+            self.pace
+        } else {
+            Pace::default()
+        }
+    }
 }
 
 /// Reason why the allocator made no claim.
@@ -144,12 +154,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             return Err(Unclaimed::Sourced(Box::new(source)));
         }
         let row = &alloc.row;
-        // A new row: the pace of the previous one does not apply.
-        let pace = if row.incarnation == ask.row_incarnation {
-            ask.pace
-        } else {
-            Pace::default()
-        };
+        let pace = ask.pace_of(row);
         let step = pace.next(ask.asked_ms, ask.starved, row.limits);
         let step = step.min(row.longest_claim());
         let wanted = row.limits.clamp(step.max(ask.range_len));
@@ -211,7 +216,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
 
 /// A random `incarnation`; never 0.
 pub fn new_incarnation() -> i64 {
-    random::bits() | 1
+    pg::strong_random().cast_signed() | 1
 }
 
 /// The locked row of a tag.

@@ -89,17 +89,6 @@ pub struct Edit {
     pub replica: bool,
 }
 
-impl Edit {
-    /// Directory key of a tag in this table.
-    pub fn key(&self, tag: Tag) -> Key {
-        Key {
-            database: pg::database(),
-            relation: self.relation,
-            tag,
-        }
-    }
-}
-
 impl AllocRow {
     /// Decodes a row of the table. `None` for a name or a NULL that the constraints reject.
     pub fn of(row: &pg::Row) -> Option<Self> {
@@ -189,7 +178,7 @@ pub enum Look<T> {
 /// Requires no privilege, assigns no xid, and waits for no lock.
 ///
 /// # Errors
-/// [`TableLocked`]; in the inner result, that the table was altered.
+/// The table was altered.
 pub fn see(key: &Key) -> Result<Look<SeenRow>, Failure> {
     let table = match Table::open_at_once(key.relation, &ALLOC) {
         Ok(Some(table)) => table,

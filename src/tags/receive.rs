@@ -2,13 +2,12 @@
 
 use leaf_id_core::row::{ClaimAnswer, Discarded};
 use leaf_id_core::sometimes;
-use leaf_id_core::step::Pace;
 
-use super::claim::{TagSource, here, new_incarnation, raised, with_row};
+use super::claim::{Ask, TagSource, here, new_incarnation, raised, with_row};
 use super::{heap, mark};
 use crate::error::RefillError;
 use crate::pg::Caught;
-use crate::shmem::{Access, Claimed, Key};
+use crate::shmem::{Claimed, Key};
 
 /// A source server's claim, not yet recorded in the local row.
 #[derive(Clone, Copy)]
@@ -19,22 +18,6 @@ pub struct Received {
     pub answer: ClaimAnswer,
     /// Requested number of ids, by the adaptive step.
     pub step: u32,
-}
-
-/// The allocator's knowledge of a tag when the source server has answered.
-pub struct Arrival {
-    /// The claim.
-    pub received: Received,
-    /// Pace of the tag so far.
-    pub pace: Pace,
-    /// Time of the first request for a segment, in Unix milliseconds.
-    pub asked_ms: i64,
-    /// Current time, in Unix milliseconds.
-    pub now_ms: i64,
-    /// `incarnation` of the row last published from; 0 if none.
-    pub row_incarnation: i64,
-    /// Access of the slot, if known.
-    pub access: Access,
 }
 
 /// Reason to discard an answer; its ids become a gap.
@@ -70,12 +53,12 @@ impl From<RefillError> for Unreceived {
 ///
 /// # Errors
 /// See [`Unreceived`]; the caller must roll back.
-pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
+pub fn receive(key: &Key, ask: &Ask, received: &Received) -> Result<Claimed, Unreceived> {
     let Received {
         source,
         answer,
         step,
-    } = &arrival.received;
+    } = received;
     with_row(key, |locked, alloc| {
         let row = &alloc.row;
         let claim = row.received(&source.row, answer, &here(), new_incarnation());
@@ -90,21 +73,16 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
                 skip: 0,
             }),
         })?;
-        let pace = if row.incarnation == arrival.row_incarnation {
-            arrival.pace
-        } else {
-            Pace::default()
-        };
         // The source server may have given less than requested.
         let step = answer.len.min(*step);
         let claimed = Claimed {
             first: claim.first,
             len: claim.len,
             row_incarnation: claim.row.incarnation,
-            pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
+            pace: (ask.pace_of(row)).claimed(ask.asked_ms, ask.now_ms, step, row.limits),
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
-            access: alloc.access(&key.tag, arrival.row_incarnation, arrival.access),
+            access: alloc.access(&key.tag, ask.row_incarnation, ask.access),
         };
         sometimes!(
             "answer: of a tag that was reset there",

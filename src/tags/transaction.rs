@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::error::{EditError, Failure, RefillError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::Access;
-use crate::shmem::{self, Area, Key, Tag};
+use crate::shmem::{self, Area, Key};
 use crate::tags::claim;
 use crate::tags::heap::{AllocRow, Edit};
 use crate::tags::opaque;
@@ -167,15 +167,6 @@ impl Edits {
     }
 }
 
-/// Directory key of a tag in a table of this database.
-pub fn key(relation: u32, tag: Tag) -> Key {
-    Key {
-        database: pg::database(),
-        relation,
-        tag,
-    }
-}
-
 /// Status of a tag in the open transaction.
 pub fn standing(key: &Key) -> Standing {
     let kind = EDITS.lock().kind(key);
@@ -266,8 +257,8 @@ fn access_of(row: &AllocRow) -> Access {
 
 fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
     watch();
-    let old_key = old.map(|old| key(relation, old.tag));
-    let new_key = new.map(|new| key(relation, new.tag));
+    let old_key = old.map(|old| Key::here(relation, old.tag));
+    let new_key = new.map(|new| Key::here(relation, new.tag));
     // Before locking EDITS: these read tables.
     let access = new.map_or(Access::Unknown, access_of);
     let mut edits = EDITS.lock();
@@ -388,20 +379,13 @@ fn finish(committed: bool) {
             area.directory().mark_edited(key, false);
         }
     }
-    for (relation, _) in &edits.truncated {
+    let truncated = edits.truncated.iter().map(|(relation, _)| Some(*relation));
+    for relation in truncated.chain(edits.overflow.then_some(None)) {
         if committed {
-            area.directory().retire_all(pg::database(), Some(*relation));
+            area.directory().retire_all(pg::database(), relation);
         } else {
             area.directory()
-                .mark_all_edited(pg::database(), Some(*relation), false);
-        }
-    }
-    if edits.overflow {
-        if committed {
-            area.directory().retire_all(pg::database(), None);
-        } else {
-            area.directory()
-                .mark_all_edited(pg::database(), None, false);
+                .mark_all_edited(pg::database(), relation, false);
         }
     }
 }

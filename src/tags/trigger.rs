@@ -8,7 +8,7 @@ use super::{claim, mark, opaque, rights, transaction};
 use crate::error::{self, EditError, Failure, OpaqueError};
 use crate::guc;
 use crate::pg::{self, Access, Name, Privilege, Value};
-use crate::shmem::Tag;
+use crate::shmem::{Key, Tag};
 
 /// Checks an edit before the row is written: refuses it, or returns the row to write; `None` for
 /// one that the constraints will reject. Records nothing, since the row may not be written after all
@@ -43,7 +43,7 @@ fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<Row<Name>, Fail
         is_replicated: edit.replica,
         skip: old.row.skip(&here),
         mark: mark::get(&old.tag)?,
-        issued: transaction::next_here(&edit.key(old.tag)),
+        issued: transaction::next_here(&Key::here(edit.relation, old.tag)),
     };
     let lowered = || {
         Failure::Edit(EditError::MaxIdLowered {

@@ -57,13 +57,6 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
     area.registry().reply(number, reply);
 }
 
-fn clocks() -> Clocks {
-    Clocks {
-        boot_ms: pg::boot_ms(),
-        wall_ms: pg::now_ms(),
-    }
-}
-
 /// The request to send.
 fn asked(request: &LeaseQuestion, sent: Clocks) -> registry::LeaseRequest {
     let question = request.draft.at(sent.boot_ms);
@@ -103,18 +96,18 @@ fn ask_here(request: &LeaseQuestion) -> Result<LeaseReply, String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
     }
-    let mut sent = clocks();
+    let mut sent = pg::clocks();
     let result = pg::transaction(|| {
         if !lease::registry::is_here() {
             return Err("extension \"leaf_id\" is not installed in its database".to_string());
         }
-        sent = clocks();
+        sent = pg::clocks();
         let reply = lease::registry::ask(true, || Ok(asked(request, sent)));
         reply.map_err(|failure| failure.report().message().to_string())
     });
     // A canceled wait for a standby is no acknowledgement (I1): raise the cancellation.
     pg::check_for_interrupts();
-    understand(result?, request.layout, sent, clocks())
+    understand(result?, request.layout, sent, pg::clocks())
 }
 
 /// Address of the foreign server that has the registry.
@@ -131,17 +124,17 @@ fn ask_there(request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String>
     connection.begin_with(usize::try_from(number).unwrap_or(0));
     connection.open(destination);
     let mut patience = Patience::new(request);
-    let mut sent = clocks();
+    let mut sent = pg::clocks();
     loop {
         let now = Instant::now();
         match connection.turn(now) {
             Some(Event::Opened) => {
-                sent = clocks();
+                sent = pg::clocks();
                 let asked = connection.ask(&asked(request, sent), patience.left(now), now);
                 asked.map_err(|error| error.message)?;
             }
             Some(Event::Answered(rows)) => {
-                let received = clocks();
+                let received = pg::clocks();
                 if rows.is_unacknowledged() {
                     return Err("its answer was not acknowledged by its standby".into());
                 }

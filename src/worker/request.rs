@@ -48,7 +48,7 @@ use crate::remote::central::{Central, RemoteOutcome, RemoteRequest};
 use crate::shmem::{Area, Claimed, IdRange, Key, Slot, SlotState};
 use crate::tags::blocker;
 use crate::tags::claim::{self, Ask, TagSource, Unclaimed};
-use crate::tags::receive::{self, Arrival, Received, Unreceived};
+use crate::tags::receive::{self, Received, Unreceived};
 
 /// Initial and max retry interval of a tag.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -287,6 +287,18 @@ impl Request {
         Some(self.claim(services, version, &seen))
     }
 
+    fn ask(&self, seen: &Seen) -> Ask {
+        Ask {
+            pace: seen.state.pace,
+            asked_ms: claim::asked_ms(self.slot),
+            now_ms: pg::now_ms(),
+            starved: self.slot.starved.load(Ordering::Relaxed) != 0,
+            range_len: self.accepted.range_len,
+            row_incarnation: seen.state.row_incarnation,
+            access: self.slot.access(),
+        }
+    }
+
     /// Records a source server's claim in the local row, then publishes it.
     fn receive(
         &mut self,
@@ -296,14 +308,7 @@ impl Request {
         received: Received,
     ) -> Next {
         let area = services.area;
-        let arrival = Arrival {
-            received,
-            pace: seen.state.pace,
-            asked_ms: claim::asked_ms(self.slot),
-            now_ms: pg::now_ms(),
-            row_incarnation: seen.state.row_incarnation,
-            access: self.slot.access(),
-        };
+        let ask = self.ask(seen);
         let Received { source, answer, .. } = received;
         let key = self.key;
         pg::report_activity(Some(&activity(&key)));
@@ -312,7 +317,7 @@ impl Request {
             c"synchronous_commit",
             ClaimSynchronousCommit::Local.setting(),
         );
-        match pg::transaction(|| receive::receive(&key, &arrival)) {
+        match pg::transaction(|| receive::receive(&key, &ask, &received)) {
             Ok(claimed) => {
                 let next = self.arrive_from_server(area, version, &answer, &claimed);
                 services.log_end(&key); // Last, since logging checks for interrupts.
@@ -371,15 +376,7 @@ impl Request {
     fn claim(&mut self, services: &mut Services, version: u64, seen: &Seen) -> Next {
         let area = services.area;
         let key = self.key;
-        let ask = Ask {
-            pace: seen.state.pace,
-            asked_ms: claim::asked_ms(self.slot),
-            now_ms: pg::now_ms(),
-            starved: self.slot.starved.load(Ordering::Relaxed) != 0,
-            range_len: self.accepted.range_len,
-            row_incarnation: seen.state.row_incarnation,
-            access: self.slot.access(),
-        };
+        let ask = self.ask(seen);
         pg::report_activity(Some(&activity(&key)));
         let waits = || area.note(self.slot, version, RefillError::AwaitsStandby, None);
         match claim_durably(&key, &ask, waits) {

@@ -34,7 +34,7 @@ impl Layout {
     };
     /// Largest worker id in any layout.
     pub const MAX_WORKER_ID: u16 = (1 << 15) - 1;
-    /// The valid layouts, as a sentence for HINT.
+    /// The valid layouts, as a sentence for DETAIL.
     pub const ALLOWED: &'static str = "A layout is three numbers of bits: 38 to 46 of milliseconds, 0 to 15 of the worker id, 1 to 16 of the sequence, and at most 63 together; 41/10/12, for example.";
     /// Fewer bits of time last less than nine years; more reach beyond the year 4000.
     const TIME_BITS: core::ops::RangeInclusive<u8> = 38..=46;

@@ -49,7 +49,7 @@ pub struct Rules {
 }
 
 /// A grant by the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grant {
     /// The worker id.
     pub worker_id: u16,
@@ -65,7 +65,7 @@ pub struct Grant {
 
 /// The durable state of a lease: written to the file before a grant is used, and before a request
 /// is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Lease {
     /// Last grant.
     pub grant: Option<Grant>,
@@ -233,7 +233,7 @@ impl Answer {
     /// registry tolerate. A slow request proves little, since the two clocks were read at unknown
     /// moments in it.
     #[must_use]
-    pub fn skew(&self, max_skew_ms: i64) -> Option<Skew> {
+    pub fn skew(&self, max_skew_ms: i64) -> Option<i64> {
         let max_skew_ms = max_skew_ms.min(self.max_skew_ms);
         let outside = |reference_ms: i64| {
             let ahead = self.sent.wall_ms.saturating_sub(reference_ms);
@@ -246,27 +246,11 @@ impl Answer {
                 None
             }
         };
-        if let Some(by_ms) = outside(self.registry_ms) {
-            return Some(Skew {
-                by_ms,
-                from_peers: false,
-            });
-        }
-        let peers = (self.peers >= 2).then_some(self.peers_offset_ms)?;
-        outside(self.registry_ms.saturating_add(peers)).map(|by_ms| Skew {
-            by_ms,
-            from_peers: true,
+        outside(self.registry_ms).or_else(|| {
+            let peers = (self.peers >= 2).then_some(self.peers_offset_ms)?;
+            outside(self.registry_ms.saturating_add(peers))
         })
     }
-}
-
-/// A clock that is off; see [`Answer::skew`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Skew {
-    /// Milliseconds ahead; negative if behind.
-    pub by_ms: i64,
-    /// True if measured against the peers' median, false if against the registry.
-    pub from_peers: bool,
 }
 
 /// Next action of a lease holder.
@@ -456,9 +440,9 @@ impl LeaseHolder {
                 self.again(now, rules);
                 self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
                 match answer.skew(rules.max_skew_ms) {
-                    Some(skew) => {
+                    Some(by_ms) => {
                         sometimes!("lease: refused for the clock");
-                        self.out(Refusal::ClockSkew { by_ms: skew.by_ms })
+                        self.out(Refusal::ClockSkew { by_ms })
                     }
                     // The request was slow, and the clock may be right.
                     None => Effect::Keep,

@@ -7,6 +7,7 @@ use pgrx::pg_sys;
 
 use super::shape::{Misshapen, Shape};
 use crate::pg::catalog::{attribute, extension_version, primary_key};
+use crate::pg::expression::cells;
 
 /// Relcache invalidations seen by this process, to cache the result in [`Shape`].
 static RELCACHE_CHANGES: AtomicU32 = AtomicU32::new(1);
@@ -208,7 +209,7 @@ unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<()
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looked, String> {
-    // SAFETY: guaranteed by the caller; the list's length is its number of elements. An index is
+    // SAFETY: guaranteed by the caller. An index is
     // locked before it is opened with NoLock, and closed before the next one.
     unsafe {
         let key = primary_key(relation);
@@ -217,9 +218,8 @@ unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looke
         }
         let lock = pg_sys::AccessShareLock.cast_signed();
         let list = pg_sys::RelationGetIndexList(relation);
-        let count = list.as_ref().map_or(0, |list| list.length);
-        for position in 0..usize::try_from(count).unwrap_or(0) {
-            let oid = (*(*list).elements.add(position)).oid_value;
+        for index in cells(list) {
+            let oid = index.oid_value;
             if !waits && !pg_sys::ConditionalLockRelationOid(oid, lock) {
                 return Ok(Looked::Locked);
             }

@@ -268,7 +268,7 @@ fn retire_and_release() {
         .is("42704");
     session
         .fails("SELECT leaf_id.leaf_worker_release(NULL)")
-        .is("42704");
+        .is("22004");
     session
         .fails("SELECT leaf_id.leaf_worker_release(-7)")
         .is("42704");
