@@ -112,7 +112,7 @@ run() {
     note "orders.id       bigint DEFAULT leaf_segment_next('orders')"
     note "order_lines.id  bigint DEFAULT leaf_snowflake_next()"
 
-    say "The first snowflake id (on a new server its time is up to 15 s ahead of the clock)"
+    say "The first snowflake id"
     note "$(query -d shop -At -U shop -c 'SELECT leaf_snowflake_next()')"
 
     say "$sessions sessions insert orders and their lines for $seconds s; one in ten changes its mind"
