@@ -39,6 +39,7 @@
 //! - `LEAF_ID_SMITH_SECONDS`: duration of random statements for each of two roles; default: 60
 //! - `LEAF_ID_ROWS`: length of the table adopted under load; default: 200000 rows
 //! - `LEAF_ID_TENANTS`: number of tenants with a tag in `figures::tenants`
+//! - `LEAF_ID_CLAIMS`: number of claims in `figures::scale::ten_million_claims`
 //! - `LEAF_ID_SOMETIMES`: a file of zeroes in which the library counts its rare branches; the scripts
 //!   build another library for it
 //! - `LEAF_ID_HISTORIES`: a file with histories of the explorer of rows, in place of random ones

@@ -1,4 +1,5 @@
 //! Measurements; nothing else runs at the same time.
 
 mod gapless;
+mod scale;
 mod tenants;
