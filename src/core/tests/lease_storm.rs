@@ -16,10 +16,10 @@
 mod support;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Draft, Lease, LeaseHolder, Rules, Step};
+use leaf_id_core::lease::{Clocks, Draft, Kind, Lease, LeaseHolder, Rules, Step};
 use leaf_id_core::registry::{
     Bounds, Here, Hold, LeaseRequest, Next, Place, Registry, Reply, Requester, Row, Tables, decide,
 };
@@ -117,7 +117,7 @@ struct Storm {
     servers: Vec<Server>,
     events: BinaryHeap<Reverse<(i64, Event)>>,
     /// Connected requests. The registry works on one after the other.
-    queue: std::collections::VecDeque<Request>,
+    queue: VecDeque<Request>,
     registry: Registry,
     rows: Vec<(Row, Hold)>,
     /// Position in `rows` of each worker id.
@@ -144,7 +144,7 @@ impl Storm {
             servers: (0..fleet.servers).map(server).collect(),
             fleet,
             random,
-            queue: [].into(),
+            queue: VecDeque::new(),
             registry: Registry {
                 place: Some(place(1)),
                 epoch_ms: None,
@@ -242,16 +242,14 @@ impl Storm {
                 let draft = server.holder.ask(now_ms, self.fleet.rules());
                 server.asked += 1;
                 let number = server.asked;
-                if self.is_away() {
-                    let at_us = self.now_us + TIMEOUT_MS * 1000;
-                    self.events
-                        .push(Reverse((at_us, Event::Silence(index, number))));
-                } else if self.queue.len() >= CONNECTIONS {
+                if !self.is_away() && self.queue.len() >= CONNECTIONS {
                     self.unanswered(index);
-                } else {
-                    let at_us = self.now_us + TIMEOUT_MS * 1000;
-                    self.events
-                        .push(Reverse((at_us, Event::Silence(index, number))));
+                    return;
+                }
+                let at_us = self.now_us + TIMEOUT_MS * 1000;
+                self.events
+                    .push(Reverse((at_us, Event::Silence(index, number))));
+                if !self.is_away() {
                     self.queue.push_back(Request {
                         server: index,
                         number,
@@ -280,7 +278,7 @@ impl Storm {
         let Some(request) = self.queue.front() else {
             return;
         };
-        let is_renewal = request.draft.at(request.sent_ms).kind == leaf_id_core::lease::Kind::Renew;
+        let is_renewal = request.draft.at(request.sent_ms).kind == Kind::Renew;
         let is_locked = !is_renewal
             || self.registry.grace.is_some()
             || self.registry.place != Some(place(self.timeline));
@@ -303,16 +301,13 @@ impl Storm {
         let now_ms = self.now_ms();
         let question = request.draft.at(request.sent_ms);
         let sent = self.clocks(request.sent_ms);
+        let received = self.clocks(now_ms);
         let reply = self.decide(&request, sent);
         let server = &mut self.servers[request.server];
         if server.asked != request.number {
             return;
         }
         server.asked += 1;
-        let received = Clocks {
-            boot_ms: now_ms,
-            wall_ms: WALL_MS + now_ms,
-        };
         let answer = reply.heard(sent, received).unwrap();
         let random = &mut self.random;
         server
