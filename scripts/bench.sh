@@ -2,7 +2,7 @@
 # Compares leaf_id with other generators of ids in PostgreSQL, on private servers that are stopped
 # at the end. Runs all sections, or those given: one-session one-row bulk sessions latency start-up.
 # The report is written to standard output and, with all figures (results.json), to target/bench. A
-# complete run takes about 40 minutes and, if nothing fails, replaces bench/results.
+# complete run takes about 40 minutes and, if nothing fails, replaces bench/results/VERSION.
 # LEAF_ID_BENCH=quick takes a few minutes, with rough figures. LEAF_ID_BENCH_ROUNDS sets the number
 # of rounds (default: 7; 3 in a quick run).
 

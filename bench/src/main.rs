@@ -22,7 +22,7 @@ use std::time::Instant;
 use options::Options;
 use report::{Report, Section};
 
-/// Directory of the last complete run.
+/// Directory of the last complete run with each major version of PostgreSQL.
 const PUBLISHED: &str = "bench/results";
 
 fn main() -> ExitCode {
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let options = Options::read(&sections::ALL.map(|(name, ..)| name))?;
     let start = Instant::now();
-    let mut report = Report::new(&options, servers::circumstances());
+    let (major, circumstances) = servers::circumstances();
+    let mut report = Report::new(&options, circumstances);
     for (name, title, measure) in sections::ALL {
         if !options.sections.iter().any(|chosen| chosen == name) {
             continue;
@@ -51,7 +52,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     print!("{}", report.markdown());
     if options.publish {
-        report.write(Path::new(PUBLISHED))?;
+        report.write(&Path::new(PUBLISHED).join(major.to_string()))?;
     }
     eprintln!("==> Done after {} s", start.elapsed().as_secs());
     Ok(())

@@ -94,8 +94,9 @@ pub fn create_noop(server: &Server) {
     server.session().run(&NOOP_SQL.replace("LIBRARY", &library));
 }
 
-/// Conditions of the measurements: versions, machine, settings.
-pub fn circumstances() -> Vec<(String, String)> {
+/// The major version of PostgreSQL, and the conditions of the measurements: versions, machine,
+/// settings.
+pub fn circumstances() -> (i32, Vec<(String, String)>) {
     let server = start(&[]);
     let mut session = session(&server);
     let settings = SHOWN.map(|name| {
@@ -103,7 +104,7 @@ pub fn circumstances() -> Vec<(String, String)> {
         format!("{name} {value}")
     });
     let commit = std::env::var("LEAF_ID_COMMIT").unwrap_or_else(|_| "unknown".into());
-    [
+    let circumstances = [
         ("day", session.value("SELECT current_date::text")),
         (
             "PostgreSQL",
@@ -114,8 +115,8 @@ pub fn circumstances() -> Vec<(String, String)> {
         ("file system", file_system(&server)),
         ("settings", settings.join(", ")),
     ]
-    .map(|(name, value)| (name.into(), value))
-    .into()
+    .map(|(name, value)| (name.into(), value));
+    (session.major(), circumstances.into())
 }
 
 fn processors() -> String {

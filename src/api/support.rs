@@ -12,7 +12,7 @@
 //! accepts only its own function, and does what that would.
 //!
 //! Benefit: COPY of 2,000,000 rows takes 0.45 of the time with a serial column, instead of 1.03
-//! times as long, and 0.87 of its WAL (README.md, bench/results/report.md). Cost:
+//! times as long, and 0.87 of its WAL (README.md, bench/results/15/report.md). Cost:
 //!
 //! * this file and `pg/planner`, a support function, and two functions that no later version may
 //!   drop, since a session may have planned a call of them;
