@@ -2,6 +2,7 @@
 //! launcher, and the right to change it.
 
 use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicPtr;
 
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::layout::Layout;
@@ -67,12 +68,29 @@ const _: () = assert!(core::mem::offset_of!(Snowflake, watched_ms) >= 64);
 ///
 /// Not an LWLock, since it is held across file writes and fsync. A process that waits for it holds
 /// nothing else, and its holder handles no interrupts. A holder that is killed takes shared memory
-/// with it.
+/// with it; one that ends by FATAL, for want of memory, drops nothing, so each writer registers
+/// [`release_at_exit`].
 pub struct Writer<'a>(&'a Snowflake);
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
         self.0.writer.store(0, Ordering::Release);
+    }
+}
+
+/// The generator of this process, if [`release_at_exit`] is registered and has not run yet.
+static RELEASED_AT_EXIT: AtomicPtr<Snowflake> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Ends the right of a process that exits. The file, the reservation and the generator are safe as it
+/// leaves them: what is reserved was written first, and what was closed is opened again by the
+/// launcher.
+fn release_at_exit() {
+    // A callback that runs later and becomes the writer registers this one again.
+    let snowflake = RELEASED_AT_EXIT.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: null, or in shared memory, which stays attached until all callbacks have run.
+    if let Some(snowflake) = unsafe { snowflake.as_ref() } {
+        let writer = &snowflake.writer;
+        let _ = writer.compare_exchange(pg::pid(), 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
@@ -84,6 +102,11 @@ impl Snowflake {
 
     /// Becomes the writer, unless there is one.
     pub fn try_write(&self) -> Option<Writer<'_>> {
+        // Before it is the writer: registering may fail.
+        if RELEASED_AT_EXIT.load(Ordering::Relaxed).is_null() {
+            pg::on_exit(release_at_exit);
+            RELEASED_AT_EXIT.store((&raw const *self).cast_mut(), Ordering::Relaxed);
+        }
         self.writer
             .compare_exchange(0, pg::pid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()

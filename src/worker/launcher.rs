@@ -138,6 +138,8 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::connect_worker_to_spi(None, None);
     let Some(area) = shmem::area() else { return };
     pg::on_exit(launcher_exit);
+    // FATAL, in the middle of a turn.
+    pg::pin_setting(c"transaction_timeout", c"0");
     let mut launcher = Launcher {
         area,
         allocators: Allocators::default(),

@@ -236,6 +236,8 @@ pub mod pg {
         1
     }
 
+    pub fn on_exit(_callback: fn()) {}
+
     pub fn terminate(_pid: i32) {}
 
     pub fn nudge_postmaster() {}
