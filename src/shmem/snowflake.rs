@@ -51,7 +51,8 @@ pub struct Snowflake {
     floor_reason: AtomicU32,
     /// Number of `leaf_snowflake_reset` calls; the launcher starts over when it changes.
     pub resets: AtomicU32,
-    /// `leaf_id.worker_id` as read by the launcher, plus 1; 0 if unset, or [`LEASED`].
+    /// `leaf_id.worker_id` as read by the launcher, plus 2; 1 if unset, or [`LEASED`]; 0: not read
+    /// yet.
     configured_worker_id: AtomicU32,
     /// The full millisecond whose end a session is watching for, in Unix milliseconds. Written a
     /// thousand times a second, so not in the generator's cache line.
@@ -120,20 +121,21 @@ impl Snowflake {
             && self.watched_ms.swap(unix_ms, Ordering::Relaxed) != unix_ms
     }
 
-    /// Worker id to open the generator with, as configured.
-    pub fn configured_worker_id(&self) -> WorkerId {
-        match self.configured_worker_id.load(Ordering::Acquire) {
-            0 => WorkerId::Unset,
+    /// Worker id to open the generator with, as configured; `None` if no launcher has read it yet.
+    pub fn configured_worker_id(&self) -> Option<WorkerId> {
+        Some(match self.configured_worker_id.load(Ordering::Acquire) {
+            0 => return None,
+            1 => WorkerId::Unset,
             LEASED => WorkerId::Auto,
-            number => u16::try_from(number - 1).map_or(WorkerId::Unset, WorkerId::Fixed),
-        }
+            number => u16::try_from(number - 2).map_or(WorkerId::Unset, WorkerId::Fixed),
+        })
     }
 
     /// Stores the worker id that the launcher has read from the configuration.
     pub fn configure(&self, worker_id: WorkerId) {
         let number = match worker_id {
-            WorkerId::Unset => 0,
-            WorkerId::Fixed(id) => u32::from(id) + 1,
+            WorkerId::Unset => 1,
+            WorkerId::Fixed(id) => u32::from(id) + 2,
             WorkerId::Auto => LEASED,
         };
         self.configured_worker_id.store(number, Ordering::Release);

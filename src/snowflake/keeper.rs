@@ -44,6 +44,11 @@ impl Keeper {
         let snowflake = &area.snowflake;
         let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
         let resets = snowflake.resets.load(Ordering::Acquire);
+        let configured = snowflake.configured_worker_id();
+        let kept_worker_id = match configured.unwrap_or_else(guc::worker_id) {
+            WorkerId::Fixed(worker_id) => Some(worker_id),
+            WorkerId::Unset | WorkerId::Auto => None,
+        };
         Self {
             area,
             snowflake,
@@ -53,6 +58,7 @@ impl Keeper {
                 snowflake.generator.layout(),
                 resets,
                 pg::in_recovery(),
+                kept_worker_id,
             ),
             client: None,
         }
@@ -132,6 +138,7 @@ impl Keeper {
         Seen {
             last_ms: last.ms + self.epoch_ms,
             last_worker_id: (!self.snowflake.is_leased()).then_some(last.worker_id),
+            is_open: generator.is_open(),
             lead: generator.lead(),
             reserved_until_ms: generator.reserved_until() + self.epoch_ms,
             now_ms: pg::now_ms(),
@@ -213,7 +220,7 @@ fn log(message: &Message) {
     match message {
         Message::FileProblem(text) => {
             pgrx::warning!(
-                "leaf_id: could not read or write leaf_id_reservation.json, without which snowflake ids end: {text}"
+                "leaf_id: could not read or write leaf_id_reservation.json; snowflake ids stop once the current reservation is used up: {text}"
             );
         }
         Message::Leading(lead_ms, reason) => pgrx::log!(

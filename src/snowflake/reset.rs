@@ -80,9 +80,11 @@ pub fn reset(until: i64) -> Result<(), Failure> {
 /// configured one, and those; `None` if another process is the writer.
 fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Used>)>, Failure> {
     let worker_id = match snowflake.configured_worker_id() {
-        WorkerId::Fixed(worker_id) => worker_id,
-        WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
-        WorkerId::Auto => return Err(Failure::Reset(ResetError::Leased)),
+        Some(WorkerId::Fixed(worker_id)) => worker_id,
+        Some(WorkerId::Unset) | None => {
+            return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset));
+        }
+        Some(WorkerId::Auto) => return Err(Failure::Reset(ResetError::Leased)),
     };
     let Some(_writer) = snowflake.try_write() else {
         return Ok(None);
@@ -123,13 +125,11 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
             used,
         })
     });
-    if written.is_ok() {
-        generator.rewind(worker_id, until_ms - epoch_ms);
-        generator.set_lead(terms.lead(0));
-    }
-    // In any case the launcher must start over, since the generator was closed here.
-    snowflake.resets.fetch_add(1, Ordering::AcqRel);
+    // If it was not written, the launcher opens the generator again above the last id.
     written.map_err(file_problem)?;
+    generator.rewind(worker_id, until_ms - epoch_ms);
+    generator.set_lead(terms.lead(0));
+    snowflake.resets.fetch_add(1, Ordering::AcqRel);
     Ok(Some((worker_id, retired)))
 }
 

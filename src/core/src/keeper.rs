@@ -26,6 +26,7 @@
 //! | state | input | next state | action |
 //! | --- | --- | --- | --- |
 //! | any | Look: there was a reset | Starting | forget the floor; go on |
+//! | Open | Look: a session whose reset failed has closed it | Starting | forget the floor; go on |
 //! | any | Look: leasing was turned on or off, and nothing issued yet | the same | forget the floor; go on |
 //! | any | Look: promoted, and nothing issued yet | the same | forget the floor; go on |
 //! | Open | Look: ids have started or stopped leading the clock | the same | report it; go on |
@@ -107,7 +108,10 @@ pub struct Keeper {
     leased: bool,
     /// The last worker id in force here, if it is known and was not leased.
     previous_worker_id: Option<u16>,
-    /// No id was issued here before: the first worker id has no predecessor.
+    /// The worker id set by hand, if it was the one since the launcher first looked, or since it was
+    /// in force here: no other server can have used it meanwhile.
+    kept_worker_id: Option<u16>,
+    /// No id was issued here before: the worker id that was set at the start has no predecessor.
     is_first: bool,
     /// A worker id that another server may have used before, and the floor above its ids.
     others: Option<(u16, i64)>,
@@ -116,9 +120,17 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// A launcher that has just started, with a closed generator.
+    /// A launcher that has just started, with a closed generator. `kept_worker_id`: the worker id
+    /// that was set by hand when the last launcher of this run looked last, or is now if this is
+    /// the first one.
     #[must_use]
-    pub fn new(epoch_ms: i64, layout: Layout, resets: u32, in_recovery: bool) -> Self {
+    pub fn new(
+        epoch_ms: i64,
+        layout: Layout,
+        resets: u32,
+        in_recovery: bool,
+        kept_worker_id: Option<u16>,
+    ) -> Self {
         Self {
             epoch_ms,
             layout,
@@ -133,6 +145,7 @@ impl Keeper {
             leased_as: LeasedAs::Nobody,
             leased: false,
             previous_worker_id: None,
+            kept_worker_id,
             is_first: false,
             others: None,
             leading: Leading::NONE,
@@ -224,9 +237,17 @@ impl Keeper {
             self.resets = look.resets;
             self.floor = None;
             self.state = State::Starting;
+            // Who called it vouches for its worker id.
+            self.kept_worker_id = seen.last_worker_id;
+        } else if matches!(self.state, State::Open { .. }) && !seen.is_open {
+            sometimes!("generator: was closed by a session whose reset failed");
+            self.floor = None;
+            self.state = State::Starting;
         }
         // Others may use it while it is not configured here.
-        self.others = (self.others).filter(|(of, _)| look.configured == Configured::Fixed(*of));
+        let is_set = |of: u16| look.configured == Configured::Fixed(of);
+        self.others = self.others.filter(|(of, _)| is_set(*of));
+        self.kept_worker_id = self.kept_worker_id.filter(|of| is_set(*of));
         let issued = seen.last_ms > self.epoch_ms;
         let leased = matches!(look.configured, Configured::Leased(_));
         if core::mem::replace(&mut self.leased, leased) != leased && !issued {
@@ -466,6 +487,7 @@ impl Keeper {
             return Then::Read;
         }
         self.others = None;
+        self.kept_worker_id = Some(worker_id).filter(|_| !self.leased);
         let terms = turn.terms(usable.grant);
         self.set_lead(seen, &turn, terms);
         let renewal = Renewal {
@@ -540,7 +562,8 @@ impl Keeper {
     /// looked for it since it was configured; `None` if there was none, or its ids are known.
     fn find_others(&self, seen: &Seen, usable: &Usable, terms: Terms) -> Option<(u16, i64)> {
         let worker_id = usable.worker_id;
-        let is_known = self.is_first || self.previous_worker_id == Some(worker_id);
+        let is_known = self.kept_worker_id == Some(worker_id)
+            && (self.is_first || self.previous_worker_id == Some(worker_id));
         if usable.grant.is_some() || is_known {
             return None;
         }
@@ -592,7 +615,8 @@ impl Keeper {
         let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
         // A leased worker id may pass to another server.
-        self.previous_worker_id = (!self.leased).then_some(worker_id);
+        self.previous_worker_id = Some(worker_id).filter(|_| !self.leased);
+        self.kept_worker_id = self.previous_worker_id;
         self.is_first = false;
         self.leading.opened(above, writing.since_ms);
         if above.reason == Reason::OtherWorkerId {

@@ -78,6 +78,8 @@ enum Broken {
     Least,
     /// A worker id that another server may have used counts as the previous one.
     OtherWorkerId,
+    /// A worker id counts as kept that was not configured here for a while.
+    Kept,
     /// A server without a file counts as new.
     NewCluster,
     /// A generator opened above a millisecond may issue the rest of it.
@@ -89,7 +91,7 @@ enum Broken {
 }
 
 /// Rules and assumptions without which something goes wrong: all but [`NEEDED_RARELY`].
-const NEEDED: [Broken; 14] = [
+const NEEDED: [Broken; 15] = [
     Broken::OwnFloor,
     Broken::Durable,
     Broken::Original,
@@ -100,6 +102,7 @@ const NEEDED: [Broken; 14] = [
     Broken::Pace,
     Broken::Cap,
     Broken::OtherWorkerId,
+    Broken::Kept,
     Broken::NewCluster,
     Broken::EndOfMillisecond,
     Broken::WordFloor,
@@ -216,6 +219,8 @@ struct Running {
 struct Server {
     off_ms: i64,
     worker_id: u16,
+    /// No worker id is configured for now.
+    is_unset: bool,
     timeline: u32,
     disk: Option<Reserved>,
     /// An older copy of the disk.
@@ -269,6 +274,7 @@ impl World {
         let server = |_| Server {
             off_ms: 0,
             worker_id: 1,
+            is_unset: false,
             timeline: 1,
             disk: None,
             backup: None,
@@ -324,8 +330,9 @@ impl World {
 
     fn start(&mut self, in_recovery: bool) {
         let now_ms = self.now_ms;
+        let worker_id = Some(self.live().worker_id);
         self.live().running = Some(Running {
-            keeper: Keeper::new(0, layout(), 0, in_recovery),
+            keeper: Keeper::new(0, layout(), 0, in_recovery, worker_id),
             generator: Generator::new(layout()),
             shown: State::Starting,
             wanted: false,
@@ -558,6 +565,7 @@ impl World {
                 } else {
                     last.worker_id
                 }),
+                is_open: generator.is_open(),
                 reserved_until_ms: generator.reserved_until(),
                 lead: generator.lead(),
             };
@@ -646,10 +654,13 @@ impl World {
 
     fn look(&mut self) -> Look {
         let terms = self.terms;
-        let worker_id = self.live().worker_id;
+        let configured = match self.live() {
+            server if server.is_unset => Configured::Unset,
+            server => Configured::Fixed(server.worker_id),
+        };
         let running = self.live().running.as_mut().expect("a server that is up");
         Look {
-            configured: Configured::Fixed(worker_id),
+            configured,
             in_recovery: running.in_recovery,
             resets: 0,
             wanted: core::mem::take(&mut running.wanted),
@@ -855,8 +866,8 @@ impl World {
                     } else {
                         self.crash();
                     }
-                    let running = self.live().running.as_mut().expect("a server that is up");
-                    running.keeper = Keeper::new(0, layout(), 0, false);
+                    let worker_id = self.live().worker_id;
+                    self.restart_launcher(Some(worker_id));
                     self.happened(Happened::LauncherRestart);
                     self.turn();
                 }
@@ -887,22 +898,36 @@ impl World {
                 self.unknown(Happened::Restore);
             }
             41..=42 => {
-                // Change to a worker id that another server has used.
+                // Change to a worker id that another server has used, perhaps the own one meanwhile.
                 self.settle();
                 let worker_id = u16::try_from(self.within(3)).unwrap_or(0);
-                let is_other = ![self.worker_id(), self.live().worker_id].contains(&worker_id);
+                let is_own = [self.worker_id(), self.live().worker_id].contains(&worker_id);
                 // The first one of a new cluster is one that nobody has used.
-                if is_other && self.issued > 0 {
+                if self.issued > 0 {
+                    if is_own {
+                        self.live().is_unset = true;
+                        if self.chance(4) {
+                            self.restart_launcher(None);
+                        }
+                        self.turn();
+                    }
                     self.use_elsewhere(worker_id);
-                    let restarts = self.broken == Broken::OtherWorkerId;
                     let server = self.live();
                     server.worker_id = worker_id;
-                    if let Some(running) = server.running.as_mut().filter(|_| restarts) {
-                        // A running launcher would know by itself.
-                        running.keeper = Keeper::new(0, layout(), 0, false);
+                    server.is_unset = false;
+                    // A running launcher would know by itself.
+                    if self.broken == Broken::OtherWorkerId
+                        || (self.broken == Broken::Kept && is_own)
+                    {
+                        self.restart_launcher(Some(worker_id));
                     }
                     self.unknown(Happened::OtherWorkerId);
                     self.turn();
+                    // Assumption: no server starts with one that another has just used.
+                    while is_own && self.is_unknown {
+                        self.now_ms += 1;
+                        self.turn_if_due();
+                    }
                 }
             }
             43 => {
@@ -923,6 +948,12 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A new launcher; `kept`: as the last one saw it.
+    fn restart_launcher(&mut self, kept: Option<u16>) {
+        let running = self.live().running.as_mut().expect("a server that is up");
+        running.keeper = Keeper::new(0, layout(), 0, false, kept);
     }
 
     /// A server that is not simulated has issued ids with this worker id, as late as it may.

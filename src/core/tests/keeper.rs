@@ -36,6 +36,7 @@ const NEW: Seen = Seen {
     boot_ms: BOOT,
     last_ms: EPOCH,
     last_worker_id: None,
+    is_open: false,
     lead: Lead::NONE,
     reserved_until_ms: EPOCH,
 };
@@ -43,6 +44,7 @@ const NEW: Seen = Seen {
 const IN_USE: Seen = Seen {
     last_ms: NOW,
     last_worker_id: Some(5),
+    is_open: true,
     lead: LEAD,
     reserved_until_ms: NOW + RESERVATION / 2 + 7,
     ..NEW
@@ -72,6 +74,10 @@ fn look(configured: Configured) -> Look {
 
 fn fixed(worker_id: u16) -> Input {
     Input::Look(look(Configured::Fixed(worker_id)))
+}
+
+fn unset() -> Input {
+    Input::Look(look(Configured::Unset))
 }
 
 fn leased(registry: Registry) -> Input {
@@ -195,11 +201,11 @@ fn after(inputs: impl IntoIterator<Item = (Seen, Input)>) -> Keeper {
 }
 
 fn new() -> Keeper {
-    Keeper::new(EPOCH, Layout::DEFAULT, 0, false)
+    Keeper::new(EPOCH, Layout::DEFAULT, 0, false, Some(5))
 }
 
 fn standby() -> Keeper {
-    Keeper::new(EPOCH, Layout::DEFAULT, 0, true)
+    Keeper::new(EPOCH, Layout::DEFAULT, 0, true, Some(5))
 }
 
 /// Steps to Open with worker id 5.
@@ -277,6 +283,11 @@ const WAITING: State = State::WaitingOut {
 /// Then.
 const WAITED: Seen = Seen {
     now_ms: NOW + RESERVATION,
+    ..IN_USE
+};
+/// A session has closed the generator, or this launcher has.
+const CLOSED: Seen = Seen {
+    is_open: false,
     ..IN_USE
 };
 const NEW_LATER: Seen = Seen {
@@ -500,26 +511,23 @@ fn rows_of_the_configuration() -> Vec<Row> {
             row: "no worker id is set",
             keeper: after(to_open()),
             seen: IN_USE,
-            input: Input::Look(look(Configured::Unset)),
+            input: unset(),
             shown: State::Unconfigured,
             actions: vec![Action::Close],
             then: Then::Wait(None),
         },
         Row {
             row: "no worker id is set: known",
-            keeper: after(then(
-                to_open(),
-                [(IN_USE, Input::Look(look(Configured::Unset)))],
-            )),
+            keeper: after(then(to_open(), [(IN_USE, unset())])),
             seen: IN_USE,
-            input: Input::Look(look(Configured::Unset)),
+            input: unset(),
             shown: State::Unconfigured,
             actions: vec![],
             then: Then::Wait(None),
         },
         Row {
             row: "no worker id is set, and the file gives no floor",
-            keeper: after([(NEW, Input::Look(look(Configured::Unset)))]),
+            keeper: after([(NEW, unset())]),
             seen: NEW,
             input: unreadable(),
             shown: State::Unconfigured,
@@ -669,6 +677,18 @@ fn rows_of_the_lease() -> Vec<Row> {
             then: Then::Wait(Some(1000)),
         },
     ]
+}
+
+fn rows_of_a_failed_reset() -> Vec<Row> {
+    vec![Row {
+        row: "Open: a session whose reset failed has closed it",
+        keeper: after(to_open()),
+        seen: CLOSED,
+        input: fixed(5),
+        shown: State::Starting,
+        actions: vec![floor(NOW, Reason::LauncherRestart), UNLIMITED],
+        then: Then::Read,
+    }]
 }
 
 fn rows_of_opening() -> Vec<Row> {
@@ -838,7 +858,7 @@ fn rows_of_opening() -> Vec<Row> {
                 (NEW, fixed(5)),
                 (NEW, file(Found::Nothing)),
                 (NEW, file(Found::Nothing)),
-                (NEW_WAITED, Input::Look(look(Configured::Unset))),
+                (NEW_WAITED, unset()),
                 (NEW_WAITED, fixed(5)),
             ]),
             seen: NEW_WAITED,
@@ -848,6 +868,83 @@ fn rows_of_opening() -> Vec<Row> {
             },
             actions: vec![Action::Close],
             then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "it was not configured for a while: File",
+            keeper: after(then(to_open(), [(IN_USE, unset()), (CLOSED, fixed(5))])),
+            seen: CLOSED,
+            input: contents(clean(NOW)),
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "one was to be leased for a while: File",
+            keeper: after(then(
+                to_open(),
+                [(IN_USE, leased(Registry::Unset)), (CLOSED, fixed(5))],
+            )),
+            seen: CLOSED,
+            input: contents(clean(NOW)),
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "it was not configured for a while, and the launcher was restarted: File",
+            keeper: {
+                let mut keeper = Keeper::new(EPOCH, Layout::DEFAULT, 0, false, None);
+                keeper.step(&CLOSED, fixed(5));
+                keeper
+            },
+            seen: CLOSED,
+            input: contents(clean(NOW)),
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "it is that of the file, but was not configured since the start: File",
+            keeper: after([
+                (NEW, unset()),
+                (NEW, contents(clean(NOW - 100))),
+                (NEW, fixed(5)),
+            ]),
+            seen: NEW,
+            input: contents(clean(NOW - 100)),
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "a new cluster, but it was not configured since the start: File",
+            keeper: after([(NEW, unset()), (NEW, pristine(1)), (NEW, fixed(5))]),
+            seen: NEW,
+            input: pristine(1),
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "it was not configured for a while, and then there was a reset: File",
+            keeper: after(then(
+                to_open(),
+                [
+                    (IN_USE, unset()),
+                    (
+                        CLOSED,
+                        Input::Look(Look {
+                            resets: 1,
+                            ..look(Configured::Fixed(5))
+                        }),
+                    ),
+                ],
+            )),
+            seen: CLOSED,
+            input: contents(clean(NOW)),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(5, NOW + RESERVATION),
         },
         Row {
             row: "any other: Written, and healed",
@@ -1070,6 +1167,7 @@ fn each_row_of_the_table_holds() {
         rows_of_a_floor(),
         rows_of_the_configuration(),
         rows_of_the_lease(),
+        rows_of_a_failed_reset(),
         rows_of_opening(),
         rows_of_renewing(),
         rows_of_the_lead(),

@@ -743,7 +743,7 @@ impl World {
 
     fn start(&self, node: &mut Node) {
         node.running = Some(Running {
-            keeper: Keeper::new(0, layout(), 0, false),
+            keeper: Keeper::new(0, layout(), 0, false, None),
             holder: None,
             generator: Generator::new(layout()),
             shown: State::Starting,
@@ -830,6 +830,7 @@ impl World {
                 boot_ms: clocks.boot_ms,
                 last_ms: running.generator.last().ms,
                 last_worker_id: None,
+                is_open: running.generator.is_open(),
                 lead: running.generator.lead(),
                 reserved_until_ms: running.generator.reserved_until(),
             };

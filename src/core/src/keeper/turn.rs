@@ -21,6 +21,8 @@ pub struct Seen {
     pub last_ms: i64,
     /// Worker id of that; `None` if it was leased, since others may have had it since.
     pub last_worker_id: Option<u16>,
+    /// The generator is open.
+    pub is_open: bool,
     /// End of the reservation.
     pub reserved_until_ms: i64,
     /// The generator's current max lead.
