@@ -550,8 +550,8 @@ BEGIN
         RETURN;
     END IF;
     IF NOT is_named THEN
-        RAISE EXCEPTION 'tag "%" exists already', $1 USING ERRCODE = 'duplicate_object',
-            HINT = 'Name this tag to share it, or another one, as the third argument of leaf_adopt().';
+        RAISE EXCEPTION 'tag "%" already exists', $1 USING ERRCODE = 'duplicate_object',
+            HINT = 'Pass this tag to share it, or another name, as the third argument of leaf_adopt().';
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'tag "%" is sourced from server "%"', $1, stored.server
             USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -878,8 +878,8 @@ BEGIN
     ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL THEN
         new_tag := leaf_id.leaf_default_tag($1, number, false);
         IF EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = new_tag) THEN
-            RAISE EXCEPTION 'tag "%" exists already', new_tag USING ERRCODE = 'duplicate_object',
-                HINT = 'Name this tag to share it, or another one, as the third argument of leaf_adopt().';
+            RAISE EXCEPTION 'tag "%" already exists', new_tag USING ERRCODE = 'duplicate_object',
+                HINT = 'Pass this tag to share it, or another name, as the third argument of leaf_adopt().';
         END IF;
     END IF;
     RETURN true;
@@ -1116,8 +1116,18 @@ DECLARE
     -- Of checks. Functions that may refuse are assigned: other SQL would be in the CONTEXT of their errors.
     is_right boolean;
 BEGIN
+    -- Whoever may drop the extension waits for this transaction: what is called below by name stays
+    -- what it is.
+    IF current_setting('is_superuser')::boolean THEN
+        LOCK TABLE leaf_id.leaf_alloc IN ACCESS SHARE MODE;
+        IF NOT (SELECT r.rolsuper FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
+            WHERE c.oid = 'leaf_id.leaf_alloc'::regclass)
+        THEN
+            RAISE EXCEPTION 'extension "leaf_id" was dropped' USING ERRCODE = 'object_not_in_prerequisite_state';
+        END IF;
+    END IF;
     IF $1 IS NULL OR $2 IS NULL THEN
-        RAISE EXCEPTION 'a table and a column are needed' USING ERRCODE = 'null_value_not_allowed';
+        RAISE EXCEPTION 'table and column must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     -- The column's default would fail.
     IF NOT $5 THEN
@@ -1222,6 +1232,15 @@ BEGIN
         PERFORM leaf_id.leaf_check_preloaded(true);
     END IF;
     FOR found IN SELECT c.relation, c.column_name FROM leaf_id.leaf_movable_columns($1, $2) c LOOP
+        -- As in leaf_move(), whose lock the last COMMIT has released.
+        IF pg_catalog.current_setting('is_superuser')::pg_catalog.bool THEN
+            LOCK TABLE leaf_id.leaf_alloc IN ACCESS SHARE MODE;
+            IF NOT (SELECT r.rolsuper FROM pg_catalog.pg_class c JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) c.relowner
+                WHERE c.oid OPERATOR(pg_catalog.=) 'leaf_id.leaf_alloc'::pg_catalog.regclass)
+            THEN
+                RAISE EXCEPTION 'extension "leaf_id" was dropped' USING ERRCODE = 'object_not_in_prerequisite_state';
+            END IF;
+        END IF;
         BEGIN
             PERFORM leaf_id.leaf_move(found.relation::pg_catalog.regclass, found.column_name, NULL, NULL, $2);
         EXCEPTION WHEN OTHERS THEN
@@ -1255,7 +1274,9 @@ AS 'BEGIN CALL leaf_id.leaf_move_all($1, true); END';
 COMMENT ON PROCEDURE @extschema@.leaf_release_all(name) IS
     'Moves each column of a schema that takes its ids from a tag back to an identity or a sequence, as leaf_adopt_all() moves them';
 
--- The caller may not write the table. Out of an event trigger it fails.
+-- The caller may not write the table. Functions that a DDL command runs, as a default when a table is
+-- rewritten, can call it as the event trigger does. So the tag must be one that this transaction has created, and be issued
+-- by the column's default: nobody gives away the tag of others.
 CREATE FUNCTION leaf_id.leaf_note_adopted(relation oid, column_number smallint, tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -1265,6 +1286,11 @@ BEGIN
     SELECT t.objid, $2, $3
     FROM pg_event_trigger_ddl_commands() t
     WHERE t.classid = 'pg_class'::regclass AND t.objid = $1
+        AND leaf_id.leaf_next_here($3) > 0
+        AND EXISTS (
+            SELECT FROM leaf_id.leaf_columns_of_tag($3) c
+            JOIN pg_attribute n ON n.attrelid = c.relation AND n.attname = c.column_name
+            WHERE c.relation = $1 AND n.attnum = $2)
     LIMIT 1
     -- Of a table that was dropped where no event trigger fired.
     ON CONFLICT ON CONSTRAINT leaf_adopted_pkey DO UPDATE SET tag = excluded.tag;

@@ -110,11 +110,37 @@ fn a_dropped_column_takes_its_tag_along() {
     );
     let mut app = server.connect_as("app", "postgres");
     app.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE g (id serial); DROP TABLE g");
-    app.fails("SELECT leaf_id.leaf_note_adopted('other'::regclass, 1::smallint, 'c')")
-        .is("39P03");
+    app.run("SELECT leaf_id.leaf_note_adopted('other'::regclass, 1::smallint, 'c')");
     app.fails("INSERT INTO leaf_id.leaf_adopted VALUES (1, 1, 'c')")
         .is("42501");
     assert_eq!(tags(&mut session), ["b", "c", "d", "e", "f"]);
+}
+
+/// A default that a rewrite evaluates runs while PostgreSQL collects what ALTER TABLE does. Before:
+/// the tag of others went with a temporary table.
+#[test]
+fn a_stranger_gives_no_column_the_tag_of_others() {
+    let server = server();
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('orders'); CREATE ROLE stranger LOGIN");
+    let mut stranger = server.connect_as("stranger", "postgres");
+    stranger.run(
+        "CREATE FUNCTION pg_temp.note() RETURNS int LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM leaf_id.leaf_note_adopted(c.objid, 1::smallint, t)
+             FROM pg_event_trigger_ddl_commands() c, unnest('{orders, payments}'::text[]) t
+             WHERE c.command_tag = 'CREATE SEQUENCE';
+             RETURN 1;
+         END $$;
+         CREATE TEMP TABLE t (); INSERT INTO t DEFAULT VALUES;
+         ALTER TABLE t ADD a serial, ADD b int DEFAULT pg_temp.note()",
+    );
+    assert_eq!(
+        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_adopted"),
+        0
+    );
+    stranger.run("DROP TABLE t");
+    assert_eq!(session.next("orders"), 1);
 }
 
 #[test]

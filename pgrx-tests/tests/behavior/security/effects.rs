@@ -188,6 +188,14 @@ const STATEMENTS: &[&str] = &[
     "SELECT leaf_id.leaf_gapless_raise('s')",
     "SELECT leaf_id.leaf_skip_ids('v', {n})",
     "SELECT leaf_id.leaf_note_adopted('pg_class', 1::smallint, 'v')",
+    "CREATE OR REPLACE FUNCTION pg_temp.note() RETURNS int LANGUAGE plpgsql AS $$
+     BEGIN
+         PERFORM leaf_id.leaf_note_adopted(c.objid, 1::smallint, 'v')
+         FROM pg_event_trigger_ddl_commands() c WHERE c.command_tag = 'CREATE SEQUENCE';
+         RETURN 1;
+     END $$;
+     CREATE TEMP TABLE noted (); INSERT INTO noted DEFAULT VALUES;
+     ALTER TABLE noted ADD a serial, ADD b int DEFAULT pg_temp.note(); DROP TABLE noted",
     "SELECT leaf_sync()",
     "SELECT leaf_check()",
     "SELECT leaf_sync('v', '{own}', 'id')",
