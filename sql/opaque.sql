@@ -48,7 +48,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_opaque_create() takes no null for "%s"', missing);
+            MESSAGE = pg_catalog.format('argument "%s" of leaf_opaque_create() must not be null', missing);
     END IF;
     -- leaf_make_key() has more to say of max_value.
     SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument($1, $3, NULL, $4, NULL) w;
@@ -59,7 +59,7 @@ BEGIN
     END IF;
     -- The key first: a tag created concurrently then causes an error.
     PERFORM leaf_id.leaf_make_key($1, $2, coalesce($6, ''));
-    PERFORM @extschema@.leaf_tag_create($1, $3, max_step => $4, max_value => $2, server => $5);
+    PERFORM leaf_id.leaf_create_tag($1, $3, 1, $4, $2, NULL, $5, false);
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text) IS

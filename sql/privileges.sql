@@ -217,6 +217,8 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_gapless_restart(text, bigint),
     leaf_id.leaf_check_preloaded(boolean),
     leaf_id.leaf_grant_tag(text, text),
+    leaf_id.leaf_is_manager(oid),
+    leaf_id.leaf_create_tag(text, integer, bigint, integer, bigint, text, text, boolean),
     leaf_id.leaf_left(bigint, integer, integer, bigint, integer, integer, boolean),
     -- The same with leaf_gapless. Not leaf_gapless_next(), whose callers can block each other.
     @extschema@.leaf_gapless_create(text, bigint),

@@ -2,6 +2,15 @@
 -- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
 -- makes no name valid; only a grant to the role itself does, on the schema or on leaf_alloc.
 
+CREATE FUNCTION leaf_id.leaf_is_manager(role oid) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT has_table_privilege($1, 'leaf_id.leaf_alloc'::regclass, 'UPDATE') OR pg_has_role($1, 'pg_database_owner', 'USAGE')
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_is_manager(oid) IS
+    'Whether a role may edit tags, or drop the database';
+
 CREATE FUNCTION leaf_id.leaf_grantee(role text) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -24,7 +33,7 @@ BEGIN
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = format('leaf_tag_grant() takes no null for "%s"', 'tag');
+            MESSAGE = format('argument "%s" of leaf_tag_grant() must not be null', 'tag');
     END IF;
     -- The cast below would truncate it, perhaps to the name of another role.
     IF grantee_name IS NULL OR octet_length(grantee_name) > 63 THEN
@@ -91,7 +100,7 @@ BEGIN
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = format('leaf_tag_revoke() takes no null for "%s"', 'tag');
+            MESSAGE = format('argument "%s" of leaf_tag_revoke() must not be null', 'tag');
     END IF;
     IF grantee_name IS NULL OR octet_length(grantee_name) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
@@ -119,4 +128,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_revoke(text, text) IS
-    'Takes the ids of a tag from a role, or from all that were not granted it by name: public';
+    'Revokes a role''s right to issue ids of a tag, or public''s';

@@ -139,7 +139,8 @@ CREATE FUNCTION leaf_id.leaf_read_columns(
     OUT wanted bigint,
     OUT may_raise boolean,
     OUT is_incomplete boolean,
-    -- Smallest type_end of the columns that count; smallest and largest of all.
+    -- Smallest type_end of the columns that count and were read; smallest and largest of all that
+    -- count.
     OUT tag_end bigint,
     OUT smallest_end bigint,
     OUT largest_end bigint
@@ -199,9 +200,7 @@ AS $$
             t.member, CASE WHEN o.tag IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
         LEFT JOIN LATERAL (
             SELECT r.role FROM (VALUES (c.relowner), (o.writer)) r (role)
-            WHERE only_tag IS NULL
-                AND NOT has_table_privilege(r.role, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
-                AND NOT pg_has_role(r.role, 'pg_database_owner', 'USAGE')
+            WHERE only_tag IS NULL AND NOT leaf_id.leaf_is_manager(r.role)
             LIMIT 1) d ON true
     )
     SELECT m.tag, r.relation, m.column_name, m.expression, m.unread,
@@ -214,8 +213,8 @@ AS $$
         bool_or(bool_or(m.may_raise) FILTER (WHERE m.unread IS NULL)) OVER of_tag,
         bool_or(bool_or(m.is_hidden AND m.may_raise)) OVER of_tag,
         min(min(m.type_end) FILTER (WHERE m.may_raise AND m.unread IS NULL)) OVER of_tag,
-        min(min(m.type_end)) OVER of_tag,
-        max(max(m.type_end)) OVER of_tag
+        min(min(m.type_end) FILTER (WHERE m.may_raise)) OVER of_tag,
+        max(max(m.type_end) FILTER (WHERE m.may_raise)) OVER of_tag
     FROM members m
     LEFT JOIN leaf_id.leaf_alloc l ON l.biz_tag = m.tag
     CROSS JOIN LATERAL (SELECT CASE WHEN m.unread IS NULL THEN m.root ELSE m.member END AS relation) r

@@ -130,16 +130,9 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_wrong_argument(text, integer, bigint, integer, bigint) IS
     'Which of these arguments is out of range, and what is allowed; null: none';
 
-CREATE FUNCTION @extschema@.leaf_tag_create(
-    tag text,
-    step integer DEFAULT 1000,
-    start bigint DEFAULT 1,
-    max_step integer DEFAULT NULL,
-    max_value bigint DEFAULT NULL,
-    description text DEFAULT NULL,
-    server text DEFAULT NULL,
-    if_not_exists boolean DEFAULT false
-) RETURNS void
+CREATE FUNCTION leaf_id.leaf_create_tag(
+    tag text, step integer, start bigint, max_step integer, max_value bigint, description text, server text,
+    if_not_exists boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -158,7 +151,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_tag_create() takes no null for "%s"', missing);
+            MESSAGE = pg_catalog.format('argument "%s" of leaf_tag_create() must not be null', missing);
     END IF;
     -- The cast would truncate it, perhaps to the name of another server.
     IF pg_catalog.octet_length($7) > 63 THEN
@@ -197,6 +190,22 @@ BEGIN
         MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
 END
 $$;
+COMMENT ON FUNCTION leaf_id.leaf_create_tag(text, integer, bigint, integer, bigint, text, text, boolean) IS
+    'What leaf_tag_create() does';
+
+CREATE FUNCTION @extschema@.leaf_tag_create(
+    tag text,
+    step integer DEFAULT 1000,
+    start bigint DEFAULT 1,
+    max_step integer DEFAULT NULL,
+    max_value bigint DEFAULT NULL,
+    description text DEFAULT NULL,
+    server text DEFAULT NULL,
+    if_not_exists boolean DEFAULT false
+) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT leaf_id.leaf_create_tag($1, $2, $3, $4, $5, $6, $7, $8)';
 COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
     'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is.';
 
@@ -218,7 +227,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_tag_drop() takes no null for "%s"', missing);
+            MESSAGE = pg_catalog.format('argument "%s" of leaf_tag_drop() must not be null', missing);
     END IF;
     IF NOT $3 AND NOT pg_catalog.pg_is_in_recovery() THEN
         SELECT pg_catalog.string_agg(pg_catalog.format(
@@ -247,7 +256,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean, boolean) IS
-    'Drops a tag that no column''s default issues, unless by force. One that is created under its name later goes on above its ids, but with forget';
+    'Drops a tag that no column''s default issues, unless by force. A tag created later under this name continues above its ids, unless forget is true';
 
 CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -261,7 +270,7 @@ BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_tag_reset() takes no null for "%s"', missing);
+            MESSAGE = pg_catalog.format('argument "%s" of leaf_tag_reset() must not be null', missing);
     END IF;
     IF $2 < 1 THEN
         RAISE EXCEPTION USING

@@ -42,7 +42,9 @@ CREATE FUNCTION leaf_id.leaf_server_state(
 COMMENT ON FUNCTION leaf_id.leaf_server_state() IS
     'The slots, workers and snowflake generator of this server; see leaf_id.server';
 
--- A column of a smaller type ends before the tag does.
+-- A column of a smaller type ends before the tag does. A table counts if its owner, and that of a
+-- domain, may edit tags, owns the database, or was granted the tag: others would sound an alarm for
+-- tags that are not theirs.
 CREATE FUNCTION leaf_id.leaf_narrowest_columns(
     OUT tag text, OUT relation regclass, OUT column_name name, OUT last_id bigint) RETURNS SETOF record
 LANGUAGE sql STABLE
@@ -50,9 +52,18 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT DISTINCT ON (i.tag) i.tag, i.relation, i.column_name, e.last_id
     FROM leaf_id.leaf_issuing_columns() i
+    JOIN leaf_id.leaf_alloc l ON l.biz_tag = i.tag
+    JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't'
     JOIN pg_attribute a ON a.attrelid = i.relation AND a.attname = i.column_name
     CROSS JOIN LATERAL (SELECT CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 END::bigint AS last_id) e
     WHERE e.last_id IS NOT NULL
+        AND NOT EXISTS (
+            SELECT FROM (VALUES (c.relowner), (i.writer)) w (role)
+            WHERE NOT leaf_id.leaf_is_manager(w.role)
+                AND NOT EXISTS (
+                    SELECT FROM unnest(l.granted_to) g (name)
+                    LEFT JOIN pg_roles r ON r.rolname = g.name
+                    WHERE g.name = 'public' OR pg_has_role(w.role, r.oid, 'USAGE')))
     ORDER BY i.tag, e.last_id, i.relation, i.column_name
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_narrowest_columns() IS
@@ -228,11 +239,13 @@ AS $$
     FROM leaf_id.tags_detail d
     CROSS JOIN LATERAL (
         SELECT coalesce(d.current_next, d.spare_first, d.max_id) > d.last_id AS is_over,
+            -- A column's end hides no other error.
+            coalesce(d.current_next, d.spare_first, d.max_id) > d.max_value AS is_the_tag_over,
             coalesce(d.exhausted_at < now() + interval '30 days', false) AS is_soon,
             trunc(d.used_percent) AS percent
     ) e
     CROSS JOIN LATERAL (VALUES
-        (d.last_error IS NOT NULL AND d.server_away_since IS NULL AND NOT e.is_over, 'critical',
+        (d.last_error IS NOT NULL AND d.server_away_since IS NULL AND NOT e.is_the_tag_over, 'critical',
             format('tag "%s" gets no ids: %s', d.tag, d.last_error),
             d.failing_since,
             CASE WHEN d.blocked_by IS NOT NULL
@@ -251,7 +264,9 @@ AS $$
                 CASE WHEN d.server IS NOT NULL THEN format('; first raise it on server "%s"', d.server) END),
             NULL,
             nullif(concat_ws('; ',
-                CASE WHEN d.narrow_column IS NOT NULL
+                -- Of others, it would check their constraints with the rights of whoever runs it.
+                CASE WHEN d.narrow_column IS NOT NULL AND leaf_id.leaf_is_manager(
+                        (SELECT c.relowner FROM pg_class c WHERE c.oid = d.narrow_relation))
                     THEN format('ALTER TABLE %s ALTER %I TYPE bigint', d.narrow_relation, d.narrow_column) END,
                 CASE WHEN d.max_value < 9223372036854775806 AND NOT leaf_id.leaf_has_key(d.tag)
                     THEN format('UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = %L', d.tag) END),
@@ -285,7 +300,7 @@ AS $$
             s.registry_away_since,
             s.snowflake_hint),
         (s.snowflake_state = 'open' AND s.registry_away_since IS NOT NULL, 'warning',
-            format('worker registry "%s" does not answer, and snowflake ids end with the lease at %s: %s',
+            format('worker registry "%s" does not answer; snowflake ids stop when the lease expires, at %s: %s',
                 s.registry, s.lease_until, s.registry_error),
             s.registry_away_since,
             NULL),
@@ -351,7 +366,7 @@ COMMENT ON COLUMN leaf_id.tags_detail.ids_lost IS 'Ids that were claimed and dro
 COMMENT ON COLUMN leaf_id.tags_detail.ids_skipped IS 'Ids that claims have left out because of a failover: a gap';
 COMMENT ON COLUMN leaf_id.tags_detail.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN leaf_id.tags_detail.last_error IS 'Why the last refill has failed; null if it has not, or the row was edited since';
-COMMENT ON COLUMN leaf_id.tags_detail.failing_since IS 'Since when a segment is asked for in vain';
+COMMENT ON COLUMN leaf_id.tags_detail.failing_since IS 'When requests for a segment began to fail';
 COMMENT ON COLUMN leaf_id.tags_detail.blocked_by IS 'Process that has locked the row, or the table';
 COMMENT ON COLUMN leaf_id.tags_detail.max_value IS 'The last id of the tag';
 COMMENT ON COLUMN leaf_id.tags_detail.last_id IS 'The last id that the tag can have, and all columns whose defaults issue its ids can hold';
@@ -390,18 +405,18 @@ COMMENT ON COLUMN leaf_id.server.peers_offset_ms IS 'The median of the other ser
 COMMENT ON COLUMN leaf_id.server.registry_error IS 'Why the registry leased no worker id the last time; null if it leased one';
 COMMENT ON COLUMN leaf_id.fleet.kind IS 'source: tags are sourced from it; member: it has, or had, a worker id from the registry here';
 COMMENT ON COLUMN leaf_id.fleet.name IS 'The foreign server, or leaf_id.node_name of the member; null: nobody has the worker id';
-COMMENT ON COLUMN leaf_id.fleet.state IS 'Of a source: connected, connecting, away, or closed: nothing to ask. Of a member: leased, expired, released, or retired: the worker id is not given away any more';
+COMMENT ON COLUMN leaf_id.fleet.state IS 'Of a source: connected, connecting, away, or closed: nothing to ask. Of a member: leased, expired, released, or retired: the worker id is no longer granted';
 COMMENT ON COLUMN leaf_id.fleet.since IS 'Since when a source is in this state; since when a member has the worker id';
 COMMENT ON COLUMN leaf_id.fleet.last_seen IS 'When a source last answered a claim; when a member last renewed its lease';
 COMMENT ON COLUMN leaf_id.fleet.last_error IS 'Why a source is away; null if it is not';
-COMMENT ON COLUMN leaf_id.fleet.attempts IS 'How often a source was tried in vain since then';
+COMMENT ON COLUMN leaf_id.fleet.attempts IS 'Failed attempts since then';
 COMMENT ON COLUMN leaf_id.fleet.worker_id IS 'Worker id of a member';
 COMMENT ON COLUMN leaf_id.fleet.lease_ends IS 'When the lease ends, or has ended; null: it was released';
 COMMENT ON COLUMN leaf_id.fleet.reserved_until IS 'No id of any holder so far carries a later time: the next holder begins above it';
 COMMENT ON COLUMN leaf_id.fleet.clock_offset_ms IS 'The clock of a member minus that of this server when it was last renewed, in milliseconds';
 COMMENT ON COLUMN leaf_id.fleet.system_identifier IS 'Database cluster of a member, also when its lease has ended';
 COMMENT ON COLUMN leaf_id.fleet.address IS 'Where a member connected from; null: by a Unix socket';
-COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that claimed the worker id: no other may renew or release it, and its nodes of the same name are others; null: any';
+COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that leased the worker id; only it can renew or release the lease, and another role''s node of the same name is a different node; null: any role';
 COMMENT ON COLUMN leaf_id.problems.severity IS 'critical, warning, or info';
 COMMENT ON COLUMN leaf_id.problems.what IS 'What is wrong';
 COMMENT ON COLUMN leaf_id.problems.since IS 'Since when; null where that is not known';

@@ -201,7 +201,7 @@ FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 0, 0, :greedy)) \gset
 SELECT status, lease_ms FROM public.answer(:'answer');
 RESET ROLE;
--- Nothing is given away after a promotion for as long as that, and no longer.
+-- Nothing is granted after a promotion for as long as that, and no longer.
 UPDATE leaf_id.leaf_registry SET timeline = 0;
 SET ROLE leaf_id_x;
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'new', 1, 2, NULL, NULL, :terms)) \gset

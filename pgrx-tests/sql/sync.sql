@@ -391,6 +391,13 @@ SELECT * FROM leaf_sync('loose', 'loose', 'id');
 SELECT leaf_segment_next('loose');
 SELECT * FROM leaf_sync('other', 'loose', 'id');
 SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'other';
+-- A stranger's column of a smaller type does not end it.
+SET ROLE leaf_id_mallory;
+CREATE TABLE tiny (id smallint DEFAULT leaf_segment_next('other'));
+RESET ROLE;
+SELECT tag, action, detail FROM leaf_sync() WHERE tag = 'other';
+SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'other';
+DROP TABLE tiny;
 SELECT * FROM leaf_sync('veiled', 'loose', 'id');
 SELECT call, sqlstate, message
 FROM (VALUES ('leaf_sync(''other'', ''loose'', ''nothing'')'), ('leaf_sync(''other'', ''loose'', ''other'')')) c (call), refusal('SELECT ' || call);

@@ -35,6 +35,21 @@ SELECT remedy FROM leaf_id.problems \gexec
 SELECT * FROM leaf_id.problems;
 SELECT tag, last_id, narrow_column, health FROM leaf_id.tags_detail JOIN leaf_id.tags USING (tag) ORDER BY tag;
 DROP TABLE small, smaller;
+-- Not that of a stranger's column, who may not issue the tag; and if so, its owner changes it.
+CREATE ROLE leaf_id_stranger;
+CREATE SCHEMA theirs AUTHORIZATION leaf_id_stranger;
+SET ROLE leaf_id_stranger;
+CREATE TEMP TABLE small (id smallint DEFAULT leaf_segment_next('orders'));
+CREATE TABLE theirs.small (id smallint DEFAULT leaf_segment_next('orders'));
+RESET ROLE;
+SELECT tag, last_id, narrow_relation FROM leaf_id.tags_detail WHERE tag = 'orders';
+SELECT * FROM leaf_id.problems;
+SELECT leaf_tag_grant('orders', 'leaf_id_stranger');
+SELECT tag, last_id, narrow_relation FROM leaf_id.tags_detail WHERE tag = 'orders';
+SELECT severity, regexp_replace(what, ', at this rate on [0-9-]{10}', '') AS what, remedy FROM leaf_id.problems;
+SELECT leaf_tag_revoke('orders', 'leaf_id_stranger');
+DROP OWNED BY leaf_id_stranger;
+DROP ROLE leaf_id_stranger;
 
 -- A tag with an end of its own: at 80, 90 and 95 %, and when it is reached; and what has no remedy.
 SELECT leaf_tag_create('at ' || percent, start => 1000 * percent + 1, max_value => 100000)

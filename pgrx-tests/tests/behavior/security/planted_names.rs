@@ -166,8 +166,58 @@ fn a_function_in_the_place_of_leaf_ids() {
                 println!("{call}: {failure}");
             }
         }
+        for call in [
+            "leaf_tag_create('n')",
+            "leaf_opaque_create('o')",
+            "leaf_tag_grant('n', 'member')",
+            "leaf_tag_reset('n', 7)",
+            "leaf_tag_drop('n')",
+            "leaf_gapless_create('g')",
+            "leaf_gapless_next('g')",
+        ] {
+            admin.run(&format!("SELECT {schema}.{call}"));
+        }
+        admin.run(&format!(
+            "SELECT * FROM {schema}.leaf_sync(); SELECT * FROM {schema}.leaf_check()"
+        ));
         attack.assert_nobody_ran_her_code();
     });
+}
+
+/// The extension goes, and other functions come in its place, while a superuser's call waits.
+/// Before: the next try runs hers.
+#[test]
+fn functions_in_the_place_of_leaf_ids_while_a_call_waits() {
+    for call in [
+        "SELECT leaf_release('t', 'id')",
+        "CALL leaf_release_all('public')",
+    ] {
+        let attack = Attack::on_installed(Attacker::Installer, &[]);
+        let mut mallory = attack.mallory();
+        mallory.run(
+            "CREATE TABLE s (id serial); SELECT leaf_adopt('s', 'id');
+             CREATE TABLE t (id serial); SELECT leaf_adopt('t', 'id')",
+        );
+        mallory.run("BEGIN; SELECT * FROM t");
+        let mut admin = attack.admin();
+        let waits = format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event = 'PgSleep'",
+            admin.pid()
+        );
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| admin.try_run(call));
+            let mut watcher = attack.admin();
+            wait_until(LIMIT, "the call to wait for the table", || {
+                watcher.value(&waits)
+            });
+            mallory.run("SET LOCAL lock_timeout = '300ms'");
+            mallory.fails("DROP EXTENSION leaf_id CASCADE").is("55P03");
+            mallory.run("ROLLBACK");
+            moving.join().unwrap().unwrap();
+        });
+        mallory.run("DROP EXTENSION leaf_id CASCADE");
+        attack.assert_nobody_ran_her_code();
+    }
 }
 
 /// Renames schema public, and creates another one with functions of the same names and arguments as
