@@ -275,7 +275,7 @@ impl Failure {
                 format!("cannot issue ids of tag \"{tag}\", which this transaction changed, in a parallel query"),
             )
             .set_hint("Commit first, or set \"max_parallel_workers_per_gather\" to 0."),
-            Self::NoFreeSlot => error(Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "no free slot for another tag")
+            Self::NoFreeSlot => error(Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED, "no free slot for another tag")
                 .set_hint("Increase \"leaf_id.max_tags\" and restart the server."),
             Self::CalledDirectly { function } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,

@@ -249,8 +249,9 @@ impl Check for EpochCheck {
 
     fn allows(value: &CStr) -> bool {
         // No id has an earlier timestamp. Checked only when set: a clock set back later does not
-        // invalidate the epoch.
-        parse_epoch(value).is_some_and(|ms| ms <= pg::now_ms())
+        // invalidate the epoch. The default is in the past, whatever a clock says that is not set
+        // yet; the server has to start.
+        parse_epoch(value).is_some_and(|ms| ms == DEFAULT_EPOCH_MS || ms <= pg::now_ms())
     }
 }
 
@@ -297,7 +298,7 @@ fn define_segments() {
     int(
         c"leaf_id.max_tags",
         c"Sets how many tags can be cached in shared memory.",
-        c"All databases together. The longest unused tag makes room when there are more.",
+        c"All databases together. When slots run out, the database that holds the most gives up one that it has not used for long.",
         &MAX_TAGS,
         (1, 1_000_000),
         GucContext::Postmaster,
@@ -340,7 +341,7 @@ fn define_segments() {
     GucRegistry::define_bool_guc(
         c"leaf_id.allow_truncate",
         c"Allows TRUNCATE of the table of tags, which drops all tags of the database.",
-        c"Off, so that a test's cleaner that empties every table does not. For the transaction that means it: SET LOCAL.",
+        c"Off protects the tags from tools that truncate every table. To allow one TRUNCATE, use SET LOCAL in its transaction.",
         &ALLOW_TRUNCATE,
         GucContext::Userset,
         GucFlags::default(),
@@ -450,7 +451,7 @@ fn define_leases() -> Result<(), Refused> {
     int(
         c"leaf_id.worker_lease",
         c"Sets how long a worker id is leased from the worker registry.",
-        c"It is renewed at a third. While the registry is away, snowflake ids are issued for the rest of it.",
+        c"It is renewed after a third of that time. If the registry is unreachable, snowflake ids are issued until the lease expires.",
         &WORKER_LEASE,
         (1_000, 86_400_000),
         GucContext::Sighup,

@@ -39,16 +39,16 @@ impl FormatError {
     pub(super) fn report(self) -> ErrorReport {
         let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
         match self {
-            Self::NoSnowflake { id, layout } => error(invalid, format!("not a snowflake id: {id}"))
-                .set_detail(format!(
+            Self::NoSnowflake { id, layout } => {
+                error(invalid, format!("invalid snowflake id: {id}")).set_detail(format!(
                     "Ids of layout {layout} are 0 to {}.",
                     layout.max_id()
-                )),
-            Self::BadLayout { layout } => error(
-                invalid,
-                format!("not a layout of snowflake ids: \"{layout}\""),
-            )
-            .set_detail(Layout::ALLOWED),
+                ))
+            }
+            Self::BadLayout { layout } => {
+                error(invalid, format!("invalid snowflake layout: \"{layout}\""))
+                    .set_detail(Layout::ALLOWED)
+            }
             Self::SequenceOutOfRange { sequence, max } => {
                 error(invalid, format!("sequence is out of range: {sequence}"))
                     .set_detail(format!(
@@ -68,7 +68,7 @@ impl FormatError {
                 error(invalid, format!("epoch is out of range: {epoch_ms}"))
             }
             Self::BadPattern { pattern, detail } => {
-                error(invalid, format!("not a pattern of ids: \"{pattern}\"")).set_detail(detail)
+                error(invalid, format!("invalid id pattern: \"{pattern}\"")).set_detail(detail)
             }
             Self::DoesNotFit { id, pattern } => error(
                 Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
@@ -83,7 +83,7 @@ impl FormatError {
                 detail,
             } => error(
                 Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("not an id in pattern \"{pattern}\": \"{text}\""),
+                format!("\"{text}\" does not match id pattern \"{pattern}\""),
             )
             .set_detail(detail),
         }

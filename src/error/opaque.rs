@@ -40,7 +40,7 @@ impl OpaqueError {
                 format!("cannot make opaque ids of tag \"{tag}\" of the numbers up to {last}"),
             )
             .set_detail("There must be at least 1000000, and at most 9223372036854775806."),
-            Self::NoKeyText => error(invalid, "not a key of opaque ids")
+            Self::NoKeyText => error(invalid, "invalid opaque id key")
                 .set_detail("A key has 64 hexadecimal digits.")
                 .set_hint("Give what leaf_id.leaf_opaque_key() shows on the other server."),
             Self::KeyTooLate { tag } => error(

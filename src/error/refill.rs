@@ -96,10 +96,11 @@ impl Advice {
     pub(super) fn hint(self, tag: &str) -> String {
         match self {
             Self::Wait => {
-                "Try again, look at leaf_id.tags, or increase \"leaf_id.refill_timeout\".".into()
+                "Try again, look at leaf_id.problems, or increase \"leaf_id.refill_timeout\"."
+                    .into()
             }
             Self::LookThere => {
-                "Put right what the DETAIL names; that server is asked again by itself.".into()
+                "Fix the problem shown in the DETAIL; the server is retried automatically.".into()
             }
             Self::GrantThere => format!(
                 "On that server, for the user of the user mapping: SELECT {}({}, 'user');",
@@ -263,7 +264,7 @@ impl RefillError {
             .set_detail("Its cached ids are used up, and new ones cannot be claimed while the row or the table is locked.")
             .set_hint("Commit first; then its ids can be used."),
             Self::NoWorkerSlot => error(
-                Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+                Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
                 format!("could not start an allocator for tag \"{tag}\""),
             )
             .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")

@@ -33,13 +33,13 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
             .set_hint("Set it to a database of this server, or to \"database/server\" with a foreign server of that database."),
         Refusal::HeldByOther => error(not_ready, "cannot issue snowflake ids: another server has the worker id of this node".into())
             .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own, or wait until the lease ends if that was this server, before its data directory was lost."),
-        Refusal::NoFreeWorkerId => error(Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
+        Refusal::NoFreeWorkerId => error(Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
             .set_hint("Look at leaf_id.fleet there, and call leaf_id.leaf_worker_release() for a server that is gone."),
         Refusal::ClockSkew { by_ms } => {
             let ahead = if by_ms > 0 { "ahead" } else { "behind" };
             let by_ms = by_ms.unsigned_abs();
             error(not_ready, format!("cannot issue snowflake ids: the clock is {by_ms} ms {ahead}"))
-                .set_hint("Set the clock right, or raise \"leaf_id.max_clock_skew\"; this is tried again every second.")
+                .set_hint("Correct the clock, or raise both \"leaf_id.max_clock_skew\" here and \"max_skew_ms\" in leaf_id.leaf_registry of the registry; this is tried again every second.")
         }
         Refusal::OtherEpoch => error(not_ready, "cannot issue snowflake ids: \"leaf_id.epoch\" is not that of the worker registry".into())
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),

@@ -35,7 +35,8 @@ impl RegistryError {
             Self::NoRegistryTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "the tables of the worker registry in schema leaf_id are missing",
-            ),
+            )
+            .set_hint("Move them back to schema \"leaf_id\", or restore them from a dump."),
             Self::LeaseTerms => error(
                 invalid,
                 "a worker id cannot be leased on these terms",
@@ -69,7 +70,7 @@ impl RegistryError {
             .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
             Self::Null { function } => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                format!("{function}() takes no null"),
+                format!("arguments of {function}() must not be null"),
             ),
         }
     }

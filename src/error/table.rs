@@ -28,13 +28,14 @@ impl TableError {
             Self::Missing { table } => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 format!("table \"leaf_id.{table}\" is missing"),
-            ),
+            )
+            .set_hint("Move it back to schema \"leaf_id\", or restore it from a dump."),
             Self::Altered { table, detail } => error(
                 Code::ERRCODE_DATATYPE_MISMATCH,
-                format!("table \"leaf_id.{table}\" is not as extension leaf_id has made it"),
+                format!("table \"leaf_id.{table}\" does not have the definition that extension \"leaf_id\" created"),
             )
             .set_detail(detail)
-            .set_hint("Undo the change to the table."),
+            .set_hint("Undo the change shown in the DETAIL."),
             Self::OtherVersion {
                 installed,
                 table,

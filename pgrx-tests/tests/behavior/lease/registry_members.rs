@@ -248,7 +248,7 @@ fn a_new_holder_starts_above_the_floor() {
     let new = registry.member_with_clock("new", -700, &[]);
     new.session()
         .wait_for_refusal("all 1024 worker ids are leased or retired")
-        .is("53400");
+        .is("54000");
     let asking = Asking::default();
     in_threads_until(
         2,
@@ -271,7 +271,7 @@ fn a_new_holder_starts_above_the_floor() {
     old.launch();
     old.session()
         .wait_for_refusal("all 1024 worker ids")
-        .is("53400");
+        .is("54000");
     assert!(session.next_snowflake() > id);
 }
 
@@ -447,7 +447,7 @@ fn a_retired_holder_stops() {
 
     // If no worker id is left, it gets none.
     registry.leave(&[]);
-    session.wait_for_refusal("all 1024 worker ids").is("53400");
+    session.wait_for_refusal("all 1024 worker ids").is("54000");
     in_registry.run("SELECT leaf_id.leaf_worker_retire(2, false)");
     assert_eq!(worker_of(session.next_snowflake()), 2);
     assert_apart([&asking]);

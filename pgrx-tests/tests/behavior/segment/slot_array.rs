@@ -87,7 +87,7 @@ fn a_full_array_says_so_at_worst() {
             match session.try_next(tag) {
                 Ok(id) => ids.push(id),
                 Err(failure) => {
-                    failure.is("53400").hints("leaf_id.max_tags");
+                    failure.is("54000").hints("leaf_id.max_tags");
                     full += 1;
                     assert!(full < 100_000, "tag {tag} starves");
                 }

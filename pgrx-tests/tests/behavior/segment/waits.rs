@@ -147,7 +147,7 @@ fn for_a_worker_slot() {
     let server = Server::with_leaf_id(&[("max_worker_processes", "2")]);
     server.session().create_tag("t");
     for statement in [NEXT, BATCH, RANGE] {
-        assert_can_be_ended(&server, statement, "53400");
+        assert_can_be_ended(&server, statement, "54000");
     }
 }
 
@@ -171,7 +171,7 @@ fn for_a_slot_of_a_full_array() {
         "SELECT leaf_segment_next('first')",
         |_| {
             for statement in [NEXT, BATCH, RANGE] {
-                let mut left = assert_can_be_ended(&server, statement, "53400");
+                let mut left = assert_can_be_ended(&server, statement, "54000");
                 if statement == RANGE {
                     paused = None;
                     assert_served(&mut left);

@@ -67,7 +67,7 @@ fn longest<T>(time: Duration, mut call: impl FnMut() -> T) -> (Duration, Vec<T>)
     (longest, got)
 }
 
-/// S7, with the default `max_worker_processes`. Before: 53400 as long as the queries run.
+/// S7, with the default `max_worker_processes`. Before: 54000 as long as the queries run.
 #[test]
 fn claims_go_on_when_parallel_queries_have_all_worker_slots() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "200ms")]);
@@ -90,7 +90,7 @@ fn claims_go_on_when_parallel_queries_have_all_worker_slots() {
     assert!(longest < PROMPTLY, "{longest:?}");
 }
 
-/// S7, for several databases at once. Before: 53400.
+/// S7, for several databases at once. Before: 54000.
 #[test]
 fn claims_of_several_databases_go_on_when_all_worker_slots_are_taken() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "200ms")]);
@@ -200,7 +200,7 @@ fn victims(server: &Server) -> Session {
     victim
 }
 
-/// S9: tags whose server is down. Before: 53400 for every other tag of any database, until it is
+/// S9: tags whose server is down. Before: 54000 for every other tag of any database, until it is
 /// back.
 #[test]
 fn requests_that_nobody_answers_keep_no_slot_from_others() {

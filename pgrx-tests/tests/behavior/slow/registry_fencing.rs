@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A call that the launcher cannot serve fails soon.
 const IMPATIENT: [(&str, &str); 1] = [("leaf_id.refill_timeout", "500ms")];
 /// SQLSTATEs of a server without a lease: at once, or after waiting for one.
-const NO_LEASE: [&str; 3] = ["55000", "53400", "55P03"];
+const NO_LEASE: [&str; 3] = ["55000", "54000", "55P03"];
 
 /// Two servers that share the only worker id, 7; the first one holds it.
 fn pair(registry: &Registry, first: impl FnOnce() -> Server) -> [Server; 2] {

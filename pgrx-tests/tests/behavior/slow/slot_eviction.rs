@@ -71,7 +71,7 @@ fn requests_that_wait_for_a_worker_slot_make_room() {
     let mut other = server.session();
     other.create_tag("u");
     let failure = other.try_next("u").unwrap_err();
-    failure.is("53400").hints("max_worker_processes");
+    failure.is("54000").hints("max_worker_processes");
 }
 
 /// First id of the tag that takes over the slot: above all others.
@@ -192,7 +192,7 @@ fn slots_change_hands_all_the_time() {
                         match session.try_next(tag) {
                             Ok(id) => ids[which].push(id),
                             Err(failure) => assert!(
-                                ["55P03", "53400"].contains(&failure.state.as_str()),
+                                ["55P03", "54000"].contains(&failure.state.as_str()),
                                 "{failure}"
                             ),
                         }

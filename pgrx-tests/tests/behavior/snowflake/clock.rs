@@ -410,6 +410,24 @@ fn a_crash_restart_with_the_clock_before_the_epoch_keeps_the_epoch() {
     }
 }
 
+/// As where there is no battery, until the clock is set by the network.
+#[test]
+fn a_server_starts_with_the_clock_before_the_default_epoch() {
+    let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let before_ms = EPOCH_MS - HOUR_MS - i64::try_from(real.as_millis()).unwrap();
+    let server = Server::with_clock(before_ms, &CONF);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t')");
+    assert_eq!(session.next("t"), 1);
+    session.fails("SELECT leaf_snowflake_next()").is("55000");
+    server.clock().set(0);
+    wait_until(LIMIT, "an id", || {
+        session
+            .try_column::<i64>("SELECT leaf_snowflake_next()")
+            .is_ok()
+    });
+}
+
 /// 41 bits of milliseconds since the default epoch end in the year 2080.
 #[test]
 fn at_the_end_of_time_ids_end_and_never_wrap() {

@@ -146,7 +146,7 @@ fn want_of_worker_slots_is_told() {
     session.run("SET leaf_id.refill_timeout = '1s'");
     session
         .fails("SELECT leaf_segment_next('t')")
-        .is("53400")
+        .is("54000")
         .details("the reserve worker is missing")
         .hints("max_worker_processes");
     let warning = |name| {

@@ -275,7 +275,7 @@ fn sixteen_sessions_on_sixteen_tags_share_two_slots() {
             match session.try_take(&format!("t{}", (i + which) % SESSIONS), 7) {
                 Ok(taken) => ids[which].extend(taken),
                 Err(failure) => {
-                    failure.is("53400").hints("leaf_id.max_tags");
+                    failure.is("54000").hints("leaf_id.max_tags");
                     full.fetch_add(1, Ordering::SeqCst);
                 }
             }
