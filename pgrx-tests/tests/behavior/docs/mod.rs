@@ -3,6 +3,7 @@
 mod examples;
 mod guarantees;
 mod hints;
+mod installer;
 mod links;
 pub mod page;
 mod reference;

@@ -156,7 +156,7 @@ const SQLSTATES: [(&str, &str); 30] = [
     ("lock_not_available", "55P03"),
     ("numeric_value_out_of_range", "22003"),
     ("warning", "01000"),
-    ("configuration_limit_exceeded", "53400"),
+    ("program_limit_exceeded", "54000"),
     ("feature_not_supported", "0A000"),
     ("sequence_generator_limit_exceeded", "2200H"),
     ("datatype_mismatch", "42804"),
@@ -339,7 +339,7 @@ fn it_has_every_error() {
 fn errors_are_found_in_the_sources() {
     let mut found = BTreeSet::new();
     errors_of_rust(
-        r#"let full = Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED;
+        r#"let full = Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED;
            let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
            match self {
                Self::A { tag } => error(full, format!("no \"{tag}\" (really)")).set_hint("a hint"),
@@ -360,7 +360,7 @@ fn errors_are_found_in_the_sources() {
     let expected = [
         ("42602", "no ..."),
         ("42602", "only \"...\""),
-        ("53400", "no \"...\" (really)"),
+        ("54000", "no \"...\" (really)"),
         ("58030", "one thing"),
     ];
     assert_eq!(found, expected);
