@@ -8,4 +8,4 @@ COMMENT ON FUNCTION @extschema@.leaf_format(bigint, text) IS
 CREATE FUNCTION @extschema@.leaf_parse(formatted text, pattern text) RETURNS bigint
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_parse_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_parse(text, text) IS
-    'The id that leaf_format() has made this text of';
+    'The id shown in a text formatted by leaf_format()';

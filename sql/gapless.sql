@@ -143,7 +143,7 @@ BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_gapless_create() takes no null for "%s"',
+            MESSAGE = pg_catalog.format('argument "%s" of leaf_gapless_create() must not be null',
                 CASE WHEN $1 IS NULL THEN 'series' ELSE 'start' END);
     END IF;
     IF octet_length($1) NOT BETWEEN 1 AND 128 OR $2 < 1 THEN
@@ -175,7 +175,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = pg_catalog.format(
-                'leaf_gapless_drop() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'series' ELSE 'forget' END);
+                'argument "%s" of leaf_gapless_drop() must not be null', CASE WHEN $1 IS NULL THEN 'series' ELSE 'forget' END);
     END IF;
     DELETE FROM leaf_id.leaf_gapless g WHERE g.series = $1;
     done := FOUND;
@@ -191,7 +191,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text, boolean) IS
-    'Drops a gapless series. One that is created under its name later goes on above its numbers, but with forget';
+    'Drops a gapless series. A series created later under this name continues above its numbers, unless forget is true';
 
 CREATE FUNCTION @extschema@.leaf_gapless_next(series text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_next_wrapper';

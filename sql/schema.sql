@@ -5,8 +5,9 @@ BEGIN
     IF '@extschema@' OPERATOR(pg_catalog.=) 'leaf_id'::pg_catalog.text THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_schema',
-            MESSAGE = 'extension leaf_id makes schema leaf_id for its tables, and cannot be created in it',
-            HINT = 'Rename or drop that schema, and run: CREATE EXTENSION leaf_id;';
+            MESSAGE = 'extension "leaf_id" cannot be created in schema "leaf_id"',
+            DETAIL = 'It creates that schema for its tables.',
+            HINT = 'Drop or rename schema "leaf_id", then run CREATE EXTENSION leaf_id without a SCHEMA clause.';
     END IF;
 END
 $$;

@@ -40,7 +40,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
     'Database cluster of the holder, also when its lease has ended; null: nobody';
 COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
 COMMENT ON COLUMN leaf_id.leaf_worker.role_name IS
-    'Role that claimed it: no other may renew or release it, and its nodes of the same name are others; null: any';
+    'Role that leased it; only it can renew or release the lease, and another role''s node of the same name is a different node; null: any role';
 COMMENT ON COLUMN leaf_id.leaf_worker.token IS
     'What the holder must show; changes with each renewal; 0: nobody can';
 COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
@@ -108,15 +108,15 @@ COMMENT ON COLUMN leaf_id.leaf_registry.layout IS
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_at IS
     'When it was first used after a promotion or a restore, the last time; null: never';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
-    'That moment on the monotonic clock, as long as no worker id is given away because of it; null: they are';
+    'That moment on the monotonic clock, as long as no worker id is granted because of it; null: they are granted';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
     'Start time of the server whose clock grace_since_ms is of: after another start, the grace starts over';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_floor_ms IS
-    'No id of a lease that may be forgotten since then carries a later time, in Unix milliseconds: set when worker ids are given away again; null: never moved';
+    'No id of a lease that may be forgotten since then carries a later time, in Unix milliseconds: set when worker ids are granted again; null: never moved';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_skew_ms IS
     'How far the clock of a server may be off, in milliseconds; leaf_id.max_clock_skew of the server may be less';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_lease_ms IS
-    'The longest lease, in milliseconds: who asks for more gets this. After a promotion no worker id is given away for the longest lease on record';
+    'The longest lease, in milliseconds: who asks for more gets this. After a promotion no worker id is granted for the longest lease on record';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_lead_ms IS
     'How far the ids of a server may lead its clock, in milliseconds: who asks for more gets this';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS

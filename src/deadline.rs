@@ -42,7 +42,7 @@ pub fn ready_on_standby() -> Result<&'static Area, Failure> {
 /// DETAIL for a timeout when no worker responded.
 pub fn silence(area: &Area) -> &'static str {
     if area.launcher().is_missing() {
-        "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
+        "The launcher of leaf_id is not running; if it does not start within a few seconds, \"max_worker_processes\" is too small."
     } else {
         "No allocator has answered; see the server's log."
     }

@@ -252,7 +252,7 @@ impl LeaseClient {
             }
             Err(error) => {
                 let text = format!(
-                    "could not write leaf_id_lease.json, without which no worker id is leased: {error}"
+                    "could not write leaf_id_lease.json; no worker id can be leased: {error}"
                 );
                 if self.file_problem.as_ref() != Some(&text) {
                     pgrx::warning!("leaf_id: {text}");
@@ -274,7 +274,7 @@ impl LeaseClient {
             status.last_error = Text::new(error);
         });
         let text = format!(
-            "worker registry \"{registry}\" does not answer, and snowflake ids end with the lease: {error}"
+            "worker registry \"{registry}\" does not answer; snowflake ids stop when the lease expires: {error}"
         );
         self.log(text);
         self.holder.fail(now.boot_ms, rules())

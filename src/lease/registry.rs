@@ -414,7 +414,7 @@ fn log(decision: &Decision) {
     for event in &decision.events {
         match event {
             Event::Moved => pgrx::log!(
-                "leaf_id: the worker registry was promoted or restored, and may have forgotten leases: for the time of one lease it gives no worker ids away"
+                "leaf_id: the worker registry was promoted or restored and may have forgotten leases: it grants no worker ids for the duration of one lease"
             ),
             Event::Leased(worker_id) => {
                 let rows = decision.rows.iter();

@@ -447,7 +447,7 @@ impl SourceServer {
         if is_news {
             let server = self.server.text();
             pgrx::warning!(
-                "leaf_id: could not claim ids from server \"{server}\", whose tags have only what is cached: {message}"
+                "leaf_id: could not claim ids from server \"{server}\"; its tags have only cached ids left: {message}"
             );
         }
     }

@@ -94,7 +94,7 @@ impl Services {
     fn log_once(&mut self, key: &Key, text: &str) {
         if self.logged.get(key).is_none_or(|last| last != text) {
             pgrx::warning!(
-                "leaf_id: could not claim ids for tag \"{}\", which has only what is cached: {text}",
+                "leaf_id: could not claim ids for tag \"{}\"; only cached ids are left: {text}",
                 key.tag.name()
             );
             self.logged.insert(*key, text.to_string());

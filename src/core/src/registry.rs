@@ -30,7 +30,7 @@
 //! limit all of it:
 //! * Lease duration, clock skew, lead over the clock and reservation are clamped, and the answer
 //!   contains the clamped values. Clamping is safe: a holder uses no more than was reported to it.
-//! * Node names are apart by role: another role's node of the same name is another node.
+//! * Node names are scoped by role: another role's node of the same name is another node.
 //! * A role has at most [`Bounds::max_ids_per_role`] worker ids. Beyond that it can only reuse its
 //!   own worker ids whose leases have ended.
 //! * A clock is compared with the median of the other members', with one vote per role: a role with

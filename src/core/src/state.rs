@@ -39,7 +39,7 @@ numbered! {
             by_ms
         } => "refused: clock is off",
         /// The registry was promoted or restored and assigns no worker ids yet.
-        RegistryGrace => "worker registry gives nothing away yet",
+        RegistryGrace => "worker registry grants no worker ids yet",
         /// The worker id was revoked; requesting another one.
         WorkerIdLost => "worker id was taken away",
         /// The members of the registry have another epoch.

@@ -64,9 +64,9 @@ enum Rule {
     Floor,
     /// That floor is repeated until the holder has used it.
     FloorOfLostAnswer,
-    /// A worker id is given away only when its lease has ended by every clock of a registry.
+    /// A worker id is granted only when its lease has ended by every clock of a registry.
     GivenAtTheEnd,
-    /// A registry that has moved gives nothing away for the longest lease.
+    /// A registry that has moved grants nothing for the longest lease.
     Grace,
     /// This time begins anew with each start of the registry's server.
     GraceStart,

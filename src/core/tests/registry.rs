@@ -906,7 +906,7 @@ fn rule_4_the_floor_is_that_of_the_last_grace() {
     world.pass(60_000);
     world.here.server_start += 1;
     let said = world.refused(Kind::Claim, new, Status::Grace);
-    assert!(said.ends_with("away in 60000 ms"), "{said}");
+    assert!(said.ends_with("again in 60000 ms"), "{said}");
     assert_eq!(world.registry.moved_floor_ms, None);
     world.pass(60_000);
     world.promote();
@@ -996,7 +996,7 @@ fn one_member_cannot_make_a_grace_last() {
     world.granted(Kind::Claim, greedy);
     world.promote();
     let said = world.refused(Kind::Claim, member("members", "b"), Status::Grace);
-    assert!(said.ends_with("away in 3600000 ms"), "{said}");
+    assert!(said.ends_with("again in 3600000 ms"), "{said}");
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn a_registry_that_does_not_answer_is_one_and_a_clock_that_is_off_another() {
     session.next_snowflake();
     wait_for_none(&mut session);
     registry.server.stop(Stop::Fast);
-    let what = "worker registry \"postgres/leaf_central\" does not answer, and snowflake ids end with the lease at ";
+    let what = "worker registry \"postgres/leaf_central\" does not answer; snowflake ids stop when the lease expires, at ";
     assert_eq!(wait_for(&mut session, "warning", what, true), "");
     let what = "no snowflake ids are issued: lease ended: ";
     wait_for(&mut session, "critical", what, true);

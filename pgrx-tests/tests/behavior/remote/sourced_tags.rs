@@ -148,7 +148,7 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
         .fails("SELECT leaf_tag_reset('t', 1)")
         .is("55000")
         .says("tag \"t\" is sourced from server \"leaf_central\"")
-        .hints("Reset it there");
+        .hints("Reset it on that server");
     assert_eq!(row(&mut session, "t"), sourced("leaf_central", 5));
     session.run("SELECT leaf_tag_drop('t'), leaf_tag_create('t', start => 100)");
     assert_eq!(session.next("t"), 100);

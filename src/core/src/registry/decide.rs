@@ -119,7 +119,7 @@ impl Case<'_> {
             node_name,
             ..
         } = self.request;
-        // Names are apart by role: none takes another's.
+        // Names are scoped by role: none takes another's.
         row.is_held_by(*system_identifier, node_name)
             && row
                 .role
@@ -333,7 +333,7 @@ impl Case<'_> {
         refused(
             Status::Grace,
             format!(
-                "the registry was promoted or restored, and may have forgotten leases: it gives worker ids away in {ms} ms"
+                "the registry was promoted or restored and may have forgotten leases: it grants worker ids again in {ms} ms"
             ),
         )
     }
