@@ -201,15 +201,9 @@ COMMENT ON FUNCTION leaf_id.leaf_alter_defaults(oid[], name, text, text) IS
     'Alters the default of a column in tables, of each by itself';
 
 CREATE FUNCTION leaf_id.leaf_name_was_used(tag text) RETURNS boolean
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1)
-        OR EXISTS (SELECT FROM leaf_id.leaf_high_mark m WHERE m.tag = $1)
-        OR EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.tag = $1)
-$$;
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_name_was_used_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_name_was_used(text) IS
-    'Whether a tag has this name, or had it and was not forgotten';
+    'Whether a tag or a key has this name, or had it and was not forgotten';
 
 CREATE FUNCTION leaf_id.leaf_default_tag(relation oid, number smallint, is_new boolean) RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -1118,14 +1112,7 @@ DECLARE
 BEGIN
     -- Whoever may drop the extension waits for this transaction: what is called below by name stays
     -- what it is.
-    IF current_setting('is_superuser')::boolean THEN
-        LOCK TABLE leaf_id.leaf_alloc IN ACCESS SHARE MODE;
-        IF NOT (SELECT r.rolsuper FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
-            WHERE c.oid = 'leaf_id.leaf_alloc'::regclass)
-        THEN
-            RAISE EXCEPTION 'extension "leaf_id" was dropped' USING ERRCODE = 'object_not_in_prerequisite_state';
-        END IF;
-    END IF;
+    is_right := leaf_id.leaf_require('');
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION 'table and column must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
@@ -1141,6 +1128,8 @@ BEGIN
     what := format('column "%s" of table %s', $2, this.table_name);
     is_right := leaf_id.leaf_check_move(
         $1, $2, this.table_name, this.number, this.tag, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
+    -- Views are opened, too. Without a limit, one that is locked would be waited for without end.
+    PERFORM set_config('lock_timeout', total_wait::text, true);
     IF NOT $5 AND this.tag IS NOT NULL THEN
         source := this.tag;
         SELECT l.* INTO left_sequences FROM leaf_id.leaf_left_sequences(this.sequences) l;
@@ -1148,6 +1137,7 @@ BEGIN
         notices := left_sequences.notices;
         details := nullif(array_to_string(notices, E'\n'), '');
         IF left_over = '{}' THEN
+            PERFORM set_config('lock_timeout', lock_timeout::text, true);
             RAISE NOTICE '% takes its ids from tag "%" already', what, this.tag;
             RETURN;
         END IF;
@@ -1232,8 +1222,12 @@ BEGIN
         PERFORM leaf_id.leaf_check_preloaded(true);
     END IF;
     FOR found IN SELECT c.relation, c.column_name FROM leaf_id.leaf_movable_columns($1, $2) c LOOP
-        -- As in leaf_move(), whose lock the last COMMIT has released.
-        IF pg_catalog.current_setting('is_superuser')::pg_catalog.bool THEN
+        -- As leaf_require(), whose lock the last COMMIT has released, but by no name that somebody else
+        -- can have taken meanwhile, to run something with a superuser's rights.
+        IF EXISTS (
+            SELECT FROM pg_catalog.pg_roles r
+            WHERE r.rolsuper AND r.rolname OPERATOR(pg_catalog.=) ANY (ARRAY[current_user, session_user]))
+        THEN
             LOCK TABLE leaf_id.leaf_alloc IN ACCESS SHARE MODE;
             IF NOT (SELECT r.rolsuper FROM pg_catalog.pg_class c JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) c.relowner
                 WHERE c.oid OPERATOR(pg_catalog.=) 'leaf_id.leaf_alloc'::pg_catalog.regclass)
@@ -1274,35 +1268,33 @@ AS 'BEGIN CALL leaf_id.leaf_move_all($1, true); END';
 COMMENT ON PROCEDURE @extschema@.leaf_release_all(name) IS
     'Moves each column of a schema that takes its ids from a tag back to an identity or a sequence, as leaf_adopt_all() moves them';
 
--- The caller may not write the table. Functions that a DDL command runs, as a default when a table is
--- rewritten, can call it as the event trigger does. So the tag must be one that this transaction has created, and be issued
--- by the column's default: nobody gives away the tag of others.
-CREATE FUNCTION leaf_id.leaf_note_adopted(relation oid, column_number smallint, tag text) RETURNS void
+-- With the extension's rights, as the caller has none on the table. Only src/api/adopt.rs calls these
+-- two: once the extension is kept, and the first one for the event trigger alone.
+CREATE FUNCTION leaf_id.leaf_write_adopted(relation oid, column_number smallint, tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    INSERT INTO leaf_id.leaf_adopted AS a (relation, column_number, tag)
-    SELECT t.objid, $2, $3
-    FROM pg_event_trigger_ddl_commands() t
-    WHERE t.classid = 'pg_class'::regclass AND t.objid = $1
-        AND leaf_id.leaf_next_here($3) > 0
-        AND EXISTS (
-            SELECT FROM leaf_id.leaf_columns_of_tag($3) c
-            JOIN pg_attribute n ON n.attrelid = c.relation AND n.attname = c.column_name
-            WHERE c.relation = $1 AND n.attnum = $2)
-    LIMIT 1
+    INSERT INTO leaf_id.leaf_adopted AS a (relation, column_number, tag) VALUES ($1, $2, $3)
     -- Of a table that was dropped where no event trigger fired.
     ON CONFLICT ON CONSTRAINT leaf_adopted_pkey DO UPDATE SET tag = excluded.tag;
 END
 $$;
+COMMENT ON FUNCTION leaf_id.leaf_write_adopted(oid, smallint, text) IS 'What leaf_note_adopted() does';
+
+CREATE FUNCTION leaf_id.leaf_read_adopted(tag text) RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT EXISTS (SELECT FROM leaf_id.leaf_adopted a WHERE a.tag = $1)';
+COMMENT ON FUNCTION leaf_id.leaf_read_adopted(text) IS 'What leaf_belongs_to_column() does';
+
+CREATE FUNCTION leaf_id.leaf_note_adopted(relation oid, column_number smallint, tag text) RETURNS void
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_note_adopted_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_note_adopted(oid, smallint, text) IS
     'Remembers that leaf_id.adopt_new_columns gave a column its tag';
 
 CREATE FUNCTION leaf_id.leaf_belongs_to_column(tag text) RETURNS boolean
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS 'SELECT EXISTS (SELECT FROM leaf_id.leaf_adopted a WHERE a.tag = $1)';
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_belongs_to_column_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_belongs_to_column(text) IS
     'Whether leaf_id.adopt_new_columns gave a tag to a column, with which it is dropped';
 
@@ -1394,9 +1386,9 @@ CREATE EVENT TRIGGER leaf_adopt_new_columns ON ddl_command_end
 COMMENT ON EVENT TRIGGER leaf_adopt_new_columns IS 'Acts where leaf_id.adopt_new_columns is on';
 
 -- With more rights than the caller: the tag belongs to the column, as a sequence would. Sessions drop
--- it as any other tag, and its mark stays.
-CREATE FUNCTION leaf_id.leaf_drop_adopted() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER
+-- it as any other tag, and its mark stays. Only the event trigger calls it.
+CREATE FUNCTION leaf_id.leaf_drop_tags_of_columns() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -1418,6 +1410,11 @@ BEGIN
     END LOOP;
 END
 $$;
+COMMENT ON FUNCTION leaf_id.leaf_drop_tags_of_columns() IS
+    'What leaf_drop_adopted() does';
+
+CREATE FUNCTION leaf_id.leaf_drop_adopted() RETURNS event_trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_drop_adopted_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_drop_adopted() IS
     'Event trigger: drops the tags of dropped columns that leaf_id.adopt_new_columns gave them';
 CREATE EVENT TRIGGER leaf_drop_adopted ON sql_drop

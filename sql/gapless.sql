@@ -42,7 +42,7 @@ CREATE FUNCTION leaf_id.leaf_gapless_restart(series text, last_number bigint) RE
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT format('To restart at %4$s: SELECT %2$s(%1$L, forget => true); SELECT %3$s(%1$L, %4$s);', $1,
+    SELECT format('Only if no number from %4$s on is in use anywhere: SELECT %2$s(%1$L, forget => true); SELECT %3$s(%1$L, %4$s);', $1,
         leaf_id.leaf_function_name('leaf_gapless_drop'), leaf_id.leaf_function_name('leaf_gapless_create'),
         greatest($2, 0)::numeric + 1)
 $$;
@@ -113,8 +113,8 @@ BEGIN
     END IF;
     IF TG_OP <> 'DELETE' THEN
         -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark.
-        PERFORM leaf_id.leaf_gapless_raise(m.series)
-        FROM leaf_id.leaf_gapless_mark m WHERE m.series = NEW.series AND m.high - 1 > NEW.last_number;
+        -- With a new snapshot, whatever the transaction's isolation.
+        PERFORM leaf_id.leaf_gapless_raise(NEW.series);
     END IF;
     IF TG_OP <> 'INSERT' THEN
         -- See leaf_alloc_mark().
@@ -139,6 +139,8 @@ CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAUL
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    is_there CONSTANT boolean := leaf_id.leaf_require('');
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
@@ -169,6 +171,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    is_there CONSTANT boolean := leaf_id.leaf_require('');
     done boolean;
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN

@@ -52,7 +52,7 @@ pub use databases::{
 };
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use defaults::is_default;
-pub use event_trigger::{EventTriggerCall, call_with_names};
+pub use event_trigger::{EventTriggerCall, call, names_argument};
 pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
@@ -92,7 +92,7 @@ pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
 pub use table::row::{Locker, Row};
-pub use table::shape::{Misshapen, SCHEMA, Shape, Type, find_table};
+pub use table::shape::{Misshapen, SCHEMA, Shape, Type, find_table, hold};
 pub use table::value::Value;
 pub use table::write::{LockedAtOnce, lock_against_writers};
 pub use transaction::{

@@ -54,17 +54,34 @@ impl<'a> EventTriggerCall<'a> {
     }
 }
 
-/// Calls a void function of one `text[]` argument by name, if it exists.
+/// Calls a function with these types and values by name; `None` if it does not exist. It returns no
+/// null.
 ///
 /// # Safety
-/// Only superusers can have created functions in that schema.
-pub unsafe fn call_with_names(schema: &CStr, function: &CStr, names: &[&CStr]) {
-    let Some(function) = find_function(schema, function, &[pg_sys::TEXTARRAYOID]) else {
-        return;
-    };
+/// Only superusers can have created functions in that schema, the values are of their types, and
+/// there are none, one or three of them.
+pub unsafe fn call(
+    schema: &CStr,
+    function: &CStr,
+    arguments: &[(pg_sys::Oid, pg_sys::Datum)],
+) -> Option<pg_sys::Datum> {
+    let types: Vec<_> = arguments.iter().map(|(of, _)| *of).collect();
+    let oid = find_function(schema, function, &types)?.oid.into();
+    let collation = pg_sys::InvalidOid;
+    // SAFETY: in a transaction; guaranteed by the caller.
+    Some(unsafe {
+        match *arguments {
+            [(_, one)] => pg_sys::OidFunctionCall1Coll(oid, collation, one),
+            [(_, one), (_, two), (_, three)] => {
+                pg_sys::OidFunctionCall3Coll(oid, collation, one, two, three)
+            }
+            _ => pg_sys::OidFunctionCall0Coll(oid, collation),
+        }
+    })
+}
+
+/// An argument for [`call`].
+pub fn names_argument(names: &[&CStr]) -> (pg_sys::Oid, pg_sys::Datum) {
     let names = texts_datum(names.iter().map(|name| name.to_bytes()));
-    // SAFETY: in a transaction; the function has one argument of this type.
-    unsafe {
-        pg_sys::OidFunctionCall1Coll(function.oid.into(), pg_sys::InvalidOid, names);
-    }
+    (pg_sys::TEXTARRAYOID, names)
 }

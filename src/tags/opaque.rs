@@ -11,9 +11,9 @@ use std::rc::Rc;
 use leaf_id_core::opaque::{KEY_BYTES, MIN_VALUES, Permutation};
 
 use super::heap::{self, Look};
-use super::mark;
+use super::{mark, rights};
 use crate::error::{Failure, OpaqueError};
-use crate::pg::{self, Access, Obstacle, Shape, Table, Type, Value};
+use crate::pg::{self, Access, Obstacle, Privilege, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
 /// Shape of `leaf_opaque_key`, as created by sql/schema.sql.
@@ -49,6 +49,15 @@ pub fn has_key(tag: &Tag) -> Result<bool, Failure> {
     Ok(open(Access::Read)?.get(&heap::key(tag)).is_some())
 }
 
+/// True if a name has a key that this transaction has made.
+///
+/// # Errors
+/// As [`has_key`].
+pub fn has_key_of_ours(tag: &Tag) -> Result<bool, Failure> {
+    let row = open(Access::Read)?.get(&heap::key(tag));
+    Ok(row.is_some_and(|row| row.is_ours()))
+}
+
 /// True if the caller may set the position of a tag of this name. With a key, that reveals the ids
 /// of chosen numbers, so it requires that the name has no key, that this transaction has created
 /// it, or that the caller may encode numbers.
@@ -56,8 +65,7 @@ pub fn has_key(tag: &Tag) -> Result<bool, Failure> {
 /// # Errors
 /// As [`has_key`].
 pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
-    let row = open(Access::Read)?.get(&heap::key(tag));
-    if row.is_none_or(|row| row.is_ours()) {
+    if !has_key(tag)? || has_key_of_ours(tag)? {
         return Ok(true);
     }
     let arguments = [Type::Text.oid(), Type::Bigint.oid()];
@@ -83,9 +91,7 @@ pub fn create(tag: &Tag, last: i64, key: Option<&[u8]>) -> Result<(), Failure> {
     if keys.get(&heap::key(tag)).is_some() {
         return Err(Failure::Opaque(OpaqueError::KeyExists { tag: name() }));
     }
-    let tags = heap::open(heap::relation()?, Access::Read)?
-        .ok_or_else(|| Failure::missing(&heap::ALLOC))?;
-    if tags.get(&heap::key(tag)).is_some() || mark::get(tag)? > 0 {
+    if had_tag(tag)? {
         return Err(Failure::Opaque(OpaqueError::KeyTooLate { tag: name() }));
     }
     keys.insert(&[
@@ -94,6 +100,22 @@ pub fn create(tag: &Tag, last: i64, key: Option<&[u8]>) -> Result<(), Failure> {
         (KEY, Value::Bytes(&key)),
     ]);
     Ok(())
+}
+
+/// True if a tag has this name, or had it and was not forgotten.
+fn had_tag(tag: &Tag) -> Result<bool, Failure> {
+    let tags = heap::open(heap::relation()?, Access::Read)?
+        .ok_or_else(|| Failure::missing(&heap::ALLOC))?;
+    Ok(tags.get(&heap::key(tag)).is_some() || mark::get(tag)? > 0)
+}
+
+/// True if a tag created under this name would not begin at 1, or not be a plain one.
+///
+/// # Errors
+/// The caller may not create tags, or a table was dropped or altered.
+pub fn name_was_used(tag: &Tag) -> Result<bool, Failure> {
+    rights::require(&[Privilege::Insert])?;
+    Ok(had_tag(tag)? || has_key(tag)?)
 }
 
 /// The key of a name in hexadecimal.

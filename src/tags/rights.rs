@@ -45,11 +45,14 @@ pub fn caller_may_issue(relation: u32, granted_to: &[Name]) -> bool {
 }
 
 /// Checks that the caller has these privileges on `leaf_alloc`, before PostgreSQL does: its error
-/// names a table, not what to grant.
+/// names a table, not what to grant. Until the end of the transaction, the extension stays.
 ///
 /// # Errors
 /// One is missing, or there is no table.
 pub fn require(privileges: &[Privilege]) -> Result<(), Failure> {
+    if !pg::hold(c"leaf_alloc") {
+        return Err(Failure::missing(&heap::ALLOC));
+    }
     let relation = heap::relation()?;
     let has = |privilege: &Privilege| pg::caller_has(relation, *privilege);
     if privileges.iter().all(has) {

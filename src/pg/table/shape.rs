@@ -110,3 +110,24 @@ pub fn find_table(shape: &Shape) -> Option<u32> {
     };
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
 }
+
+/// Keeps the extension from being dropped until the end of the transaction, by a lock on this table
+/// of it, for which it waits within `lock_timeout`. False if there is no such table. Until then,
+/// names in schema `leaf_id` may come to mean what another role has put there.
+pub fn hold(table: &CStr) -> bool {
+    // SAFETY: in a transaction; null-terminated names. Whatever the names meant before, the lock is
+    // that of an oid, and what this is is looked up once it is locked.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        let oid = pg_sys::get_relname_relid(table.as_ptr(), schema);
+        if oid == pg_sys::InvalidOid {
+            return false;
+        }
+        pg_sys::LockRelationOid(oid, pg_sys::AccessShareLock.cast_signed());
+        let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
+        let is_member = |class, object| pg_sys::getExtensionOfObject(class, object) == extension;
+        extension != pg_sys::InvalidOid
+            && is_member(pg_sys::RelationRelationId, oid)
+            && is_member(pg_sys::NamespaceRelationId, schema)
+    }
+}

@@ -220,6 +220,44 @@ fn functions_in_the_place_of_leaf_ids_while_a_call_waits() {
     }
 }
 
+/// As above, but the call is her own, of a function that runs with the extension's rights. Before: it
+/// waits for the table, and then reads her view instead.
+#[test]
+fn a_view_in_the_place_of_a_table_that_a_function_of_more_rights_reads() {
+    for call in [
+        "SELECT leaf_id.leaf_belongs_to_column('x')",
+        "SELECT leaf_id.leaf_name_was_used('x')",
+        "SELECT public.leaf_tag_create('x')",
+        "DROP TABLE t",
+    ] {
+        let attack = Attack::on_installed(Attacker::Installer, &[]);
+        // PostgreSQL's, where a table is gone that a function was waiting for.
+        attack.server.expect_internal_errors();
+        let mut mallory = attack.mallory();
+        mallory.run("CREATE TABLE t (id int)");
+        let mut caller = attack.mallory();
+        mallory.run(&format!(
+            "BEGIN; DROP EXTENSION leaf_id; CREATE SCHEMA leaf_id;
+             CREATE VIEW leaf_id.leaf_adopted AS
+                 SELECT 1::oid AS relation, 1::smallint AS column_number, 'x' AS tag WHERE {HERS}.run('view');
+             CREATE VIEW leaf_id.leaf_alloc AS SELECT 'x' AS biz_tag WHERE {HERS}.run('view');
+             CREATE VIEW leaf_id.leaf_high_mark AS SELECT 'x' AS tag WHERE {HERS}.run('view')"
+        ));
+        let waits = format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event_type = 'Lock'",
+            caller.pid()
+        );
+        std::thread::scope(|scope| {
+            let calling = scope.spawn(|| caller.try_run(call));
+            let mut watcher = attack.admin();
+            wait_until(LIMIT, "the call to wait", || watcher.value(&waits));
+            mallory.run("COMMIT");
+            println!("{call}: {:?}", calling.join().unwrap());
+        });
+        attack.assert_nobody_ran_her_code();
+    }
+}
+
 /// Renames schema public, and creates another one with functions of the same names and arguments as
 /// all of leaf_id's.
 fn replaced_functions(attack: &Attack) -> Vec<String> {
