@@ -51,9 +51,11 @@ pub struct Snowflake {
     floor_reason: AtomicU32,
     /// Number of `leaf_snowflake_reset` calls; the launcher starts over when it changes.
     pub resets: AtomicU32,
-    /// `leaf_id.worker_id` as read by the launcher, plus 2; 1 if unset, or [`LEASED`]; 0: not read
-    /// yet.
+    /// `leaf_id.worker_id` as read by the launcher, plus 1; 0 if unset, or [`LEASED`].
     configured_worker_id: AtomicU32,
+    /// See [`leaf_id_core::keeper::Keeper::kept_worker_id`], plus 2; 1 if there is none; 0: no
+    /// launcher has looked yet.
+    kept_worker_id: AtomicU32,
     /// The full millisecond whose end a session is watching for, in Unix milliseconds. Written a
     /// thousand times a second, so not in the generator's cache line.
     watched_ms: AtomicI64,
@@ -121,21 +123,34 @@ impl Snowflake {
             && self.watched_ms.swap(unix_ms, Ordering::Relaxed) != unix_ms
     }
 
-    /// Worker id to open the generator with, as configured; `None` if no launcher has read it yet.
-    pub fn configured_worker_id(&self) -> Option<WorkerId> {
-        Some(match self.configured_worker_id.load(Ordering::Acquire) {
-            0 => return None,
-            1 => WorkerId::Unset,
+    /// Worker id to open the generator with, as configured.
+    pub fn configured_worker_id(&self) -> WorkerId {
+        match self.configured_worker_id.load(Ordering::Acquire) {
+            0 => WorkerId::Unset,
             LEASED => WorkerId::Auto,
-            number => u16::try_from(number - 2).map_or(WorkerId::Unset, WorkerId::Fixed),
-        })
+            number => u16::try_from(number - 1).map_or(WorkerId::Unset, WorkerId::Fixed),
+        }
+    }
+
+    /// The worker id that the last launcher of this run has kept; `first` if there was none.
+    pub fn kept_worker_id(&self, first: impl FnOnce() -> Option<u16>) -> Option<u16> {
+        match self.kept_worker_id.load(Ordering::Acquire) {
+            0 => first(),
+            number => u16::try_from(number.checked_sub(2)?).ok(),
+        }
+    }
+
+    /// Stores it for the next launcher.
+    pub fn keep_worker_id(&self, kept: Option<u16>) {
+        let number = kept.map_or(1, |worker_id| u32::from(worker_id) + 2);
+        self.kept_worker_id.store(number, Ordering::Release);
     }
 
     /// Stores the worker id that the launcher has read from the configuration.
     pub fn configure(&self, worker_id: WorkerId) {
         let number = match worker_id {
-            WorkerId::Unset => 1,
-            WorkerId::Fixed(id) => u32::from(id) + 2,
+            WorkerId::Unset => 0,
+            WorkerId::Fixed(id) => u32::from(id) + 1,
             WorkerId::Auto => LEASED,
         };
         self.configured_worker_id.store(number, Ordering::Release);

@@ -44,11 +44,10 @@ impl Keeper {
         let snowflake = &area.snowflake;
         let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
         let resets = snowflake.resets.load(Ordering::Acquire);
-        let configured = snowflake.configured_worker_id();
-        let kept_worker_id = match configured.unwrap_or_else(guc::worker_id) {
+        let kept_worker_id = snowflake.kept_worker_id(|| match guc::worker_id() {
             WorkerId::Fixed(worker_id) => Some(worker_id),
             WorkerId::Unset | WorkerId::Auto => None,
-        };
+        });
         Self {
             area,
             snowflake,
@@ -74,6 +73,8 @@ impl Keeper {
         let snowflake = self.snowflake;
         let configured = guc::worker_id();
         snowflake.configure(configured);
+        self.machine.heed(self.configured(configured));
+        snowflake.keep_worker_id(self.machine.kept_worker_id());
         let Some(writer) = snowflake.try_write() else {
             sometimes!("snowflake: the launcher waits for a session that writes");
             return Some(BUSY_MS);
@@ -99,7 +100,10 @@ impl Keeper {
                     let healed = result.map(|damage| damage.map(|damage| damage.to_string()));
                     Input::Written(healed.map_err(|error| error.to_string()))
                 }
-                Then::Wait(ms) => return ms,
+                Then::Wait(ms) => {
+                    snowflake.keep_worker_id(self.machine.kept_worker_id());
+                    return ms;
+                }
             };
         }
     }
@@ -107,11 +111,7 @@ impl Keeper {
     fn look(&self, configured: WorkerId) -> Look {
         let snowflake = self.snowflake;
         Look {
-            configured: match configured {
-                WorkerId::Unset => Configured::Unset,
-                WorkerId::Fixed(worker_id) => Configured::Fixed(worker_id),
-                WorkerId::Auto => Configured::Leased(self.registry()),
-            },
+            configured: self.configured(configured),
             in_recovery: pg::in_recovery(),
             registry_is_here: guc::worker_registry().is_some_and(|registry| registry.is_here()),
             resets: snowflake.resets.load(Ordering::Acquire),
@@ -120,6 +120,14 @@ impl Keeper {
             max_lead_ms: max_lead_ms(),
             max_burst_ms: i64::from(guc::MAX_BURST_LEAD.get()),
             led: snowflake.has_led(),
+        }
+    }
+
+    fn configured(&self, configured: WorkerId) -> Configured {
+        match configured {
+            WorkerId::Unset => Configured::Unset,
+            WorkerId::Fixed(worker_id) => Configured::Fixed(worker_id),
+            WorkerId::Auto => Configured::Leased(self.registry()),
         }
     }
 

@@ -80,11 +80,9 @@ pub fn reset(until: i64) -> Result<(), Failure> {
 /// configured one, and those; `None` if another process is the writer.
 fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Used>)>, Failure> {
     let worker_id = match snowflake.configured_worker_id() {
-        Some(WorkerId::Fixed(worker_id)) => worker_id,
-        Some(WorkerId::Unset) | None => {
-            return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset));
-        }
-        Some(WorkerId::Auto) => return Err(Failure::Reset(ResetError::Leased)),
+        WorkerId::Fixed(worker_id) => worker_id,
+        WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
+        WorkerId::Auto => return Err(Failure::Reset(ResetError::Leased)),
     };
     let Some(_writer) = snowflake.try_write() else {
         return Ok(None);

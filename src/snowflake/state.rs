@@ -58,8 +58,8 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
         })),
         Refusal::WorkerIdRetired { until_ms } => {
             let worker_id = match area.snowflake.configured_worker_id() {
-                Some(WorkerId::Fixed(worker_id)) => worker_id,
-                Some(WorkerId::Unset | WorkerId::Auto) | None => status.worker_id,
+                WorkerId::Fixed(worker_id) => worker_id,
+                WorkerId::Unset | WorkerId::Auto => status.worker_id,
             };
             Some(Failure::Snowflake(SnowflakeError::WorkerIdRetired {
                 worker_id,

@@ -120,9 +120,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// A launcher that has just started, with a closed generator. `kept_worker_id`: the worker id
-    /// that was set by hand when the last launcher of this run looked last, or is now if this is
-    /// the first one.
+    /// A launcher that has just started, with a closed generator. `kept_worker_id`: that of the last
+    /// launcher of this run ([`Keeper::kept_worker_id`]), or the one set by hand if this is the first.
     #[must_use]
     pub fn new(
         epoch_ms: i64,
@@ -151,6 +150,21 @@ impl Keeper {
             leading: Leading::NONE,
             actions: Vec::new(),
         }
+    }
+
+    /// The worker id set by hand, if no other server can have used it since this one has. For the
+    /// next launcher.
+    #[must_use]
+    pub fn kept_worker_id(&self) -> Option<u16> {
+        self.kept_worker_id
+    }
+
+    /// Reports what is configured, also where no turn can be taken now: others may use a worker id
+    /// while it is not configured here.
+    pub fn heed(&mut self, configured: Configured) {
+        let is_set = |of: u16| configured == Configured::Fixed(of);
+        self.others = self.others.filter(|(of, _)| is_set(*of));
+        self.kept_worker_id = self.kept_worker_id.filter(|of| is_set(*of));
     }
 
     /// The state for the views.
@@ -244,10 +258,7 @@ impl Keeper {
             self.floor = None;
             self.state = State::Starting;
         }
-        // Others may use it while it is not configured here.
-        let is_set = |of: u16| look.configured == Configured::Fixed(of);
-        self.others = self.others.filter(|(of, _)| is_set(*of));
-        self.kept_worker_id = self.kept_worker_id.filter(|of| is_set(*of));
+        self.heed(look.configured);
         let issued = seen.last_ms > self.epoch_ms;
         let leased = matches!(look.configured, Configured::Leased(_));
         if core::mem::replace(&mut self.leased, leased) != leased && !issued {
@@ -482,12 +493,16 @@ impl Keeper {
     /// Renews the reservation if the generator is open with this worker id, or starts to open it.
     fn use_worker_id(&mut self, seen: &Seen, turn: Turn, usable: Usable) -> Then {
         let worker_id = usable.worker_id;
-        if self.state != (State::Open { worker_id }) {
+        let is_open = self.state == (State::Open { worker_id });
+        let is_kept = usable.grant.is_some() || self.kept_worker_id == Some(worker_id);
+        if is_open && !is_kept {
+            self.close(State::Starting);
+        }
+        if !is_open || !is_kept {
             self.phase = Phase::Opening(turn, usable);
             return Then::Read;
         }
         self.others = None;
-        self.kept_worker_id = Some(worker_id).filter(|_| !self.leased);
         let terms = turn.terms(usable.grant);
         self.set_lead(seen, &turn, terms);
         let renewal = Renewal {

@@ -923,6 +923,12 @@ impl World {
                     }
                     self.unknown(Happened::OtherWorkerId);
                     self.turn();
+                    if is_own && self.chance(3) {
+                        let running = self.live().running.as_ref();
+                        let kept = running.and_then(|running| running.keeper.kept_worker_id());
+                        self.restart_launcher(kept);
+                        self.turn();
+                    }
                     // Assumption: no server starts with one that another has just used.
                     while is_own && self.is_unknown {
                         self.now_ms += 1;

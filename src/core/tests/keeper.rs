@@ -904,6 +904,50 @@ fn rows_of_opening() -> Vec<Row> {
             then: Then::Wait(Some(1000)),
         },
         Row {
+            row: "it came back, and the launcher was restarted while that was waited for: File",
+            keeper: {
+                let before = after(then(
+                    to_open(),
+                    [
+                        (IN_USE, unset()),
+                        (CLOSED, fixed(5)),
+                        (CLOSED, contents(clean(NOW))),
+                    ],
+                ));
+                let kept = before.kept_worker_id();
+                let mut keeper = Keeper::new(EPOCH, Layout::DEFAULT, 0, false, kept);
+                keeper.step(&CLOSED, fixed(5));
+                keeper
+            },
+            seen: CLOSED,
+            input: contents(clean(NOW)),
+            shown: WAITING,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "another one was set before it was opened, and others may have had this one: Look",
+            keeper: after(to_another()),
+            seen: IN_USE,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![UNLIMITED, Action::Close],
+            then: Then::Read,
+        },
+        Row {
+            row: "it was not configured while no turn could be taken: Look",
+            keeper: {
+                let mut keeper = after(to_open());
+                keeper.heed(Configured::Unset);
+                keeper
+            },
+            seen: IN_USE,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![UNLIMITED, Action::Close],
+            then: Then::Read,
+        },
+        Row {
             row: "it is that of the file, but was not configured since the start: File",
             keeper: after([
                 (NEW, unset()),
@@ -994,8 +1038,10 @@ fn rows_of_opening() -> Vec<Row> {
             keeper: after(then(to_another(), [(WAITED, fixed(5)), (WAITED, fixed(6))])),
             seen: WAITED,
             input: contents(clean(NOW)),
-            shown: OPEN,
-            actions: vec![],
+            shown: State::WaitingOut {
+                until_ms: NOW + 2 * RESERVATION,
+            },
+            actions: vec![Action::Close],
             then: Then::Wait(Some(1000)),
         },
         Row {
