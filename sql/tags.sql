@@ -54,6 +54,13 @@ BEGIN
         END IF;
         RETURN NULL;
     END IF;
+    IF TG_OP = 'TRUNCATE' AND current_setting('transaction_isolation') <> 'read committed'
+        AND current_setting('session_replication_role') <> 'replica'
+    THEN
+        -- Its snapshot may be older than rows that go.
+        RAISE EXCEPTION 'leaf_id.leaf_alloc can be truncated only in a READ COMMITTED transaction'
+            USING ERRCODE = 'feature_not_supported';
+    END IF;
     FOR gone IN
         SELECT a.biz_tag AS name, leaf_id.leaf_left(
             greatest(a.max_id, before.high, leaf_id.leaf_next_here(a.biz_tag)),

@@ -106,13 +106,20 @@ fn at_mark(edit: &Edit, new: &AllocRow, row: Row<Name>) -> Result<Row<Name>, Fai
 /// row alone. By oid, so that no trigger of others is fired twice.
 ///
 /// # Errors
-/// A table was altered.
+/// A table was altered, or the name has got a key, but its ids may be in use.
 pub fn raise_to_mark(edit: &mut Edit) -> Result<(), Failure> {
     let old_tag = edit.old.as_ref().map(|old| old.tag);
     let Some(new) = edit.new.as_mut().filter(|new| Some(new.tag) != old_tag) else {
         return Ok(());
     };
-    let raised = new.row.raised_to(mark::get(&new.tag)?);
+    let mark = mark::get(&new.tag)?;
+    // A plain tag of this name was created, used and dropped since its key was made.
+    if edit.old.is_none() && !edit.replica && mark > 1 && opaque::has_key_of_ours(&new.tag)? {
+        return Err(Failure::Opaque(OpaqueError::KeyTooLate {
+            tag: new.tag.name(),
+        }));
+    }
+    let raised = new.row.raised_to(mark);
     if raised == new.row {
         return Ok(());
     }
@@ -193,6 +200,11 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
 pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     let relation = heap::relation()?;
     rights::require(&[Privilege::Select, Privilege::Update])?;
+    // The right to set a column is none to set ids back.
+    if !pg::caller_may_update(relation) {
+        let role = pg::user_identifier();
+        return Err(Failure::Edit(EditError::NotManager { role }));
+    }
     if !opaque::caller_may_renumber(tag)? {
         return Err(Failure::Opaque(OpaqueError::Forbidden { tag: tag.name() }));
     }

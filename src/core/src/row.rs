@@ -234,8 +234,9 @@ impl<S: Copy + PartialEq> Row<S> {
         let mut max_id = self.max_id.max(old.max_id);
         // The skip depends on the limits of the lost claims, so it is applied before they change.
         // Even beyond max_value: the old primary may have raised and used that. And a tool may have
-        // taken claims back from a row that leaves its name.
-        if update.skip > 0 || update.is_renamed {
+        // taken claims back from the row, which leaves its name, or is dumped or released next. (A
+        // sourced row goes by its source.)
+        if update.skip > 0 || update.is_renamed || old.server.is_none() {
             max_id = max_id.max(next(old.max_id, update.mark, update.skip));
         }
         let arrives = self.arrives(old, update.is_renamed);

@@ -2,9 +2,13 @@
 //! which ids repeat; and a session that continues as if there were no key. (Read access to keys is
 //! tested in sql/opaque.sql.)
 
-use leaf_id_tests::{Server, Session, promptly};
+use std::time::Duration;
+
+use leaf_id_tests::{Server, Session, promptly, wait_until};
 
 use super::{assert_distinct, assert_opaque, create, decoded, take};
+
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// The ids of the first numbers.
 fn first_ids(session: &mut Session, tag: &str) -> Vec<i64> {
@@ -30,6 +34,34 @@ fn a_key_that_is_rolled_back_is_forgotten() {
     assert_eq!(take(&mut server.session(), "t", 5), kept);
     assert_eq!(first_ids(&mut session, "t"), kept);
     assert_ne!(kept, undone);
+}
+
+/// The name had plain ids, of a tag that was created, used and dropped while the key waited for it.
+/// Before: each opaque id was one of them with probability 0.1.
+#[test]
+fn a_name_whose_ids_are_in_use_gets_no_key() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let mut other = server.session();
+    other.run(
+        "BEGIN; SELECT leaf_tag_create('t'); SELECT count(*) FROM leaf_segment_next_batch('t', 100000);
+         SELECT leaf_tag_drop('t')",
+    );
+    let waits = format!(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event_type = 'Lock'",
+        session.pid()
+    );
+    std::thread::scope(|scope| {
+        let creating = scope.spawn(|| session.try_run("SELECT leaf_opaque_create('t', 1000000)"));
+        let mut watcher = server.session();
+        wait_until(LIMIT, "the key to wait for the name", || {
+            watcher.value(&waits)
+        });
+        other.run("COMMIT");
+        let failure = creating.join().unwrap().unwrap_err();
+        failure.is("55000").says("is or was the name of a tag");
+    });
+    assert!(!session.value::<bool>("SELECT leaf_id.leaf_has_key('t')"));
 }
 
 /// Dropped and recreated, the tag continues with the same key. After a reset to a lower number, ids

@@ -70,6 +70,18 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'a'");
     ids.extend(session.take("b", 100));
     assert_issued_once([ids]);
+    // Release, with ids cached that another session takes meanwhile.
+    session.run("SELECT leaf_tag_create('r', step => 20, max_step => 20); CREATE TABLE r (id bigint DEFAULT leaf_segment_next('r'))");
+    session.keep_copy(table);
+    let mut ids = session.take("r", 99);
+    session.wait_for_spare("r");
+    session.set_back(table);
+    let mut other = fleet.members[0].session();
+    session.run("BEGIN; SELECT leaf_release('r', 'id')");
+    ids.extend(other.take("r", 5));
+    session.run("COMMIT");
+    ids.extend(session.ids("INSERT INTO r SELECT FROM generate_series(1, 10) RETURNING id"));
+    assert_issued_once([ids]);
     // Drop and create, after ids from a central server.
     fleet.create_tag("t", 20, 20);
     session.keep_copy(table);
