@@ -112,7 +112,9 @@ AS $$
         JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
         JOIN pg_class r ON r.oid = a.attrelid AND r.relkind IN ('r', 'p', 'f')
     )
-    SELECT d.attrelid, d.attname, t.tag, s.texts, CASE WHEN t.tag IS NULL THEN pg_get_expr(d.tree, 0) END, d.writer,
+    SELECT d.attrelid, d.attname, t.tag, s.texts,
+        -- Not of strangers, who could make it fail, or take long.
+        CASE WHEN t.tag IS NULL AND leaf_id.leaf_is_manager(d.writer) THEN pg_get_expr(d.tree, 0) END, d.writer,
         d.is_opaque
     FROM defaults d
     CROSS JOIN LATERAL leaf_id.leaf_default_source(d.tree, (SELECT leaf_id.leaf_issuer())) s
@@ -368,7 +370,7 @@ BEGIN
         WHEN greatest(wanted, CASE WHEN next_before IS NULL THEN stored.max_id END) >= stored.max_value THEN format(
             'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted))
         WHEN stored.server IS NOT NULL THEN format(
-            'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1)
+            'its ids come from server "%s": if max_id is less than %s there, raise it to that, and then here', stored.server, wanted + 1)
         WHEN pg_is_in_recovery() AND wanted < stored.max_id THEN 'only the primary knows what is cached'
     END;
     IF detail IS NOT NULL THEN
@@ -458,7 +460,7 @@ BEGIN
     LOOP
         IF this.tag IS NULL OR this.unread IS NOT NULL THEN
             SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, coalesce(
-                this.unread, format('its default is not just a call with a constant tag: %s', this.expression)) AS detail
+                this.unread, concat_ws(': ', 'its default is not just a call with a constant tag', this.expression)) AS detail
             INTO fitted;
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
@@ -584,8 +586,8 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT min(a.biz_tag), format(
-        'of this and %s other tags, claims may be missing since a promotion, which is remembered until the next claim: before pg_upgrade, UPDATE leaf_id.leaf_alloc SET step = step',
-        count(*) - 1), 'info', 'UPDATE leaf_id.leaf_alloc SET step = step'
+        'of this and %s other tags, claims may be missing since a promotion, which is remembered until the next claim, but not by a dump or pg_upgrade: see docs/fleet-and-failover.md',
+        count(*) - 1), 'info', NULL
     FROM leaf_id.leaf_alloc a
     WHERE NOT pg_is_in_recovery() AND leaf_id.leaf_left(
         0, a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim, a.server IS NOT NULL) > 0

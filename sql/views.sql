@@ -64,7 +64,8 @@ AS $$
                     SELECT FROM unnest(l.granted_to) g (name)
                     LEFT JOIN pg_roles r ON r.rolname = g.name
                     WHERE g.name = 'public' OR pg_has_role(w.role, r.oid, 'USAGE')))
-    ORDER BY i.tag, e.last_id, i.relation, i.column_name
+    -- The type of an inherited column is its parent's.
+    ORDER BY i.tag, e.last_id, a.attinhcount, i.relation, i.column_name
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_narrowest_columns() IS
     'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
@@ -244,6 +245,17 @@ AS $$
             coalesce(d.exhausted_at < now() + interval '30 days', false) AS is_soon,
             trunc(d.used_percent) AS percent
     ) e
+    CROSS JOIN LATERAL (
+        -- Where others own the table, it would check their constraints with the rights of whoever runs
+        -- it; of a domain, it would lose the default.
+        SELECT coalesce((
+            SELECT (o.rolsuper OR o.rolname = current_user) AND a.attinhcount = 0
+                AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
+            FROM pg_class c
+            JOIN pg_roles o ON o.oid = c.relowner
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = d.narrow_column
+            WHERE c.oid = d.narrow_relation), false) AS can_widen
+    ) w
     CROSS JOIN LATERAL (VALUES
         (d.last_error IS NOT NULL AND d.server_away_since IS NULL AND NOT e.is_the_tag_over, 'critical',
             format('tag "%s" gets no ids: %s', d.tag, d.last_error),
@@ -260,15 +272,16 @@ AS $$
                 CASE WHEN e.is_soon AND NOT e.is_over
                     THEN format(', at this rate on %s', to_char(d.exhausted_at, 'YYYY-MM-DD')) END,
                 CASE WHEN d.narrow_column IS NOT NULL
-                    THEN format(', as column %I of %s does: ALTER TABLE rewrites it', d.narrow_column, d.narrow_relation) END,
+                    THEN format(', as column %I of %s does: ALTER TABLE rewrites it under a lock, and columns that reference it must follow',
+                        d.narrow_column, d.narrow_relation) END,
                 CASE WHEN d.server IS NOT NULL THEN format('; first raise it on server "%s"', d.server) END),
             NULL,
             nullif(concat_ws('; ',
-                -- Of others, it would check their constraints with the rights of whoever runs it.
-                CASE WHEN d.narrow_column IS NOT NULL AND leaf_id.leaf_is_manager(
-                        (SELECT c.relowner FROM pg_class c WHERE c.oid = d.narrow_relation))
+                CASE WHEN w.can_widen
                     THEN format('ALTER TABLE %s ALTER %I TYPE bigint', d.narrow_relation, d.narrow_column) END,
-                CASE WHEN d.max_value < 9223372036854775806 AND NOT leaf_id.leaf_has_key(d.tag)
+                -- Any other end was chosen, and may keep numbers apart that are made of it.
+                CASE WHEN d.max_value IN (32767, 2147483647) AND NOT leaf_id.leaf_has_key(d.tag)
+                        AND (d.narrow_column IS NULL OR w.can_widen)
                     THEN format('UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = %L', d.tag) END),
                 ''))
     ) p (stands, severity, what, since, remedy)
@@ -292,7 +305,7 @@ AS $$
     FROM leaf_id.leaf_server_state() s
     CROSS JOIN LATERAL (VALUES
         (s.missing_workers IS NOT NULL, 'critical',
-            format('the server runs without the %s of leaf_id: it had too few worker slots when it started. The remedy needs a restart', s.missing_workers),
+            format('the server runs without the %s of leaf_id: it had too few worker slots when it started. The remedy needs a restart, of standbys first: with less than the primary they do not start', s.missing_workers),
             NULL,
             format('ALTER SYSTEM SET max_worker_processes = %s', current_setting('max_worker_processes')::integer + 4)),
         (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',

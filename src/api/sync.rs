@@ -60,12 +60,13 @@ fn leaf_default_source(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         let tree = (*(*fcinfo).args.as_ptr()).value;
         (Expression::from_value(tree), oid(fcinfo, 1))
     };
-    let tag = expression.text_given_to(issuer);
-    let texts = expression.texts();
+    let expression = expression.as_ref();
+    let tag = expression.and_then(|expression| expression.text_given_to(issuer));
+    let sequence = expression.and_then(Expression::sequence);
+    let texts = expression.map_or_else(Vec::new, Expression::texts);
     let columns = [
         tag.and_then(IntoDatum::into_datum),
-        expression
-            .sequence()
+        sequence
             .map(pg_sys::Oid::from)
             .and_then(IntoDatum::into_datum),
         Some(pg::texts_datum(texts.iter().map(Text::bytes))),

@@ -47,7 +47,7 @@ fn has_text(default: u32, function: u32, text: &[u8]) -> bool {
     scan(ATTRDEF, ATTRDEF_BY_OID, &keys, |column| {
         // SAFETY: a pg_node_tree, which is never null.
         let expression = unsafe { Expression::from_value(column(ATTRDEF_ADBIN)) };
-        let given = expression.text_given_to(function);
+        let given = expression.and_then(|expression| expression.text_given_to(function));
         found = given.is_some_and(|given| given.bytes() == text);
         false
     });
