@@ -69,7 +69,7 @@ DECLARE
     hint text;
 BEGIN
     FOR hint IN SELECT hints.hint FROM hints LOOP
-        EXECUTE substr(hint, length('To create it: ') + 1);
+        EXECUTE regexp_replace(hint, '^[^:]*: ', '');
     END LOOP;
 END $$;
 SELECT array_agg(leaf_segment_next(name)) FROM names;
@@ -100,7 +100,7 @@ DECLARE
     hint text;
 BEGIN
     FOR hint IN SELECT lowered.hint FROM lowered LOOP
-        EXECUTE substr(hint, length('To restart at 1: ') + 1);
+        EXECUTE regexp_replace(hint, '^[^:]*: ', '');
     END LOOP;
 END $$;
 SELECT array_agg(leaf_segment_next(name)) FROM names;

@@ -173,6 +173,11 @@ TRUNCATE leaf_id.leaf_alloc;
 :refused
 ROLLBACK;
 :issue
+-- Not with a snapshot that may be older than rows that go.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL leaf_id.allow_truncate = on;
+TRUNCATE leaf_id.leaf_alloc;
+ROLLBACK;
 
 -- An edit that a savepoint has undone is forgotten.
 SELECT leaf_segment_next('t') AS last \gset

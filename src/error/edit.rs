@@ -48,7 +48,7 @@ impl EditError {
                 format!("tag \"{tag}\" is sourced from server \"{server}\""),
             )
             .set_hint(
-                "Reset it on that server; this server follows with its next segment.",
+                "Reset it on that server, which restarts it for all its members; each follows with its next segment.",
             ),
             Self::SourceIsFinal { tag, server } => error(
                 not_ready,

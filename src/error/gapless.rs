@@ -32,7 +32,7 @@ impl GaplessError {
                     return report;
                 }
                 report.set_hint(format!(
-                    "A role that manages series can create it: SELECT {}({});",
+                    "A role that manages series can create it, if it had no numbers yet: SELECT {}({});",
                     function("leaf_gapless_create"),
                     literal(&series)
                 ))

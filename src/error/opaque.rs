@@ -25,6 +25,8 @@ pub enum OpaqueError {
     Required { tag: String },
     /// An opaque id of a tag that has no key.
     NoKey { tag: String },
+    /// All numbers of the key's domain are issued.
+    End { tag: String, last: i64 },
     /// A number or an id outside of the tag's domain.
     OutOfRange { tag: String, value: i64, last: i64 },
 }
@@ -53,9 +55,9 @@ impl OpaqueError {
                 Code::ERRCODE_DUPLICATE_OBJECT,
                 format!("\"{tag}\" already has a key of opaque ids"),
             )
-            .set_detail("A key is never replaced: ids of another one would come twice.")
+            .set_detail("A key is never replaced: ids of another one would be issued twice.")
             .set_hint(format!(
-                "To go on with it, create the tag alone: SELECT {}({});",
+                "To go on with it, if no ids of it are in use, create the tag alone: SELECT {}({});",
                 function("leaf_tag_create"),
                 literal(&tag)
             )),
@@ -84,6 +86,14 @@ impl OpaqueError {
             )
             .set_hint(format!(
                 "Restore leaf_id.leaf_opaque_key if the tag had a key; a new tag gets one by {}().",
+                function("leaf_opaque_create")
+            )),
+            Self::End { tag, last } => error(
+                Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+                format!("opaque tag \"{tag}\" has issued all its ids (1 to {last})"),
+            )
+            .set_hint(format!(
+                "Create another one, with {}(); a key has no more.",
                 function("leaf_opaque_create")
             )),
             Self::OutOfRange { tag, value, last } => error(

@@ -29,9 +29,8 @@ impl Cure {
         );
         report.set_hint(match self {
             Self::Sync => format!(
-                "To create it above the ids in the columns that name it: SELECT * FROM {}({});",
-                function("leaf_sync"),
-                literal(tag)
+                "To create the tags that columns name, above their ids: SELECT * FROM {}();",
+                function("leaf_sync")
             ),
             Self::Similar(other) => format!("Perhaps you meant the tag \"{other}\"."),
             Self::Opaque => format!(
@@ -39,7 +38,7 @@ impl Cure {
                 function("leaf_tag_create")
             ),
             Self::Create => format!(
-                "To create it: SELECT {}({});",
+                "If no ids of it are in use, create it: SELECT {}({});",
                 function("leaf_tag_create"),
                 literal(tag)
             ),
@@ -247,8 +246,9 @@ impl RefillError {
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("tag \"{tag}\" does not exist on server \"{server}\""),
             )
+            .set_detail("If that server has lost it, create it with a start above \"max_id\" of this tag in leaf_id.leaf_alloc of every member. Otherwise, ids are issued again.")
             .set_hint(format!(
-                "To create it, on that server: SELECT leaf_tag_create({});",
+                "If it is new, create it on that server: SELECT leaf_tag_create({});",
                 literal(tag)
             )),
             Self::Refused { sqlstate: sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, .. } => error(
@@ -268,7 +268,7 @@ impl RefillError {
                 format!("could not start an allocator for tag \"{tag}\""),
             )
             .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
-            .set_hint("Increase \"max_worker_processes\" and restart the server."),
+            .set_hint("Increase \"max_worker_processes\", on standbys first, and restart the server."),
             _ => return None,
         })
     }
@@ -296,7 +296,9 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
             SMALLINT_END | INTEGER_END => {
                 format!("Change the columns that hold its ids to bigint, and then: {raise}")
             }
-            _ => format!("To raise it: {raise}"),
+            _ => format!(
+                "If nothing depends on this end, such as numbers made of a year and an id: {raise}"
+            ),
         });
     }
     report
@@ -304,7 +306,7 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
             "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
         ))
         .set_hint(format!(
-            "To raise it: {} Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.",
+            "To raise it: {} Or, only if no claim of any tag is missing, set \"leaf_id.failover_skip\" to 0, issue an id of this tag, and set it back.",
             raise_end(tag, max_value)
         ))
 }

@@ -34,7 +34,7 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
         Refusal::HeldByOther => error(not_ready, "cannot issue snowflake ids: another server has the worker id of this node".into())
             .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own, or wait until the lease ends if that was this server, before its data directory was lost."),
         Refusal::NoFreeWorkerId => error(Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
-            .set_hint("Look at leaf_id.fleet there, and call leaf_id.leaf_worker_release() for a server that is gone."),
+            .set_hint("Look at leaf_id.fleet there: call leaf_id.leaf_worker_release() for a server that is gone, or raise \"max_ids_per_role\" in leaf_id.leaf_registry."),
         Refusal::ClockSkew { by_ms } => {
             let ahead = if by_ms > 0 { "ahead" } else { "behind" };
             let by_ms = by_ms.unsigned_abs();

@@ -23,7 +23,7 @@ pub(super) fn literal(text: &str) -> String {
 pub(super) fn restart_at(tag: &str, id: i64) -> String {
     let (id, reset) = (id.max(1), function("leaf_tag_reset"));
     format!(
-        "To restart at {id}: SELECT {reset}({}, {id});",
+        "Only if no id from {id} on is in use anywhere: SELECT {reset}({}, {id});",
         literal(tag)
     )
 }

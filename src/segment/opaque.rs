@@ -22,12 +22,22 @@ pub fn next(tag: &[u8]) -> Result<i64, Failure> {
             tag,
             cure: Cure::Opaque,
         },
+        Failure::Refill {
+            tag,
+            error: RefillError::EndOfTag { max_value, skip: 0 },
+            ..
+        } if max_value >= permutation.last() => end(tag, &permutation),
         failure => failure,
     })?;
-    permutation.encode(number).ok_or_else(|| {
-        let max_value = permutation.last();
-        let end = RefillError::EndOfTag { max_value, skip: 0 };
-        Failure::tag(pg::shown(tag), end)
+    permutation
+        .encode(number)
+        .ok_or_else(|| end(pg::shown(tag), &permutation))
+}
+
+fn end(tag: String, permutation: &Permutation) -> Failure {
+    Failure::Opaque(OpaqueError::End {
+        tag,
+        last: permutation.last(),
     })
 }
 

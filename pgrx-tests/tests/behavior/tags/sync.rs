@@ -137,7 +137,8 @@ fn a_sourced_tag_is_raised_where_it_comes_from() {
     assert!(
         told.len() == 1
             && told[0].starts_with("t t id 5000 2 2 skip [its ids come from server")
-            && told[0].ends_with("raise max_id to 5001 there, and then here]"),
+            && told[0]
+                .ends_with("if max_id is less than 5001 there, raise it to that, and then here]"),
         "{told:#?}"
     );
     for mut server in [fleet.central.session(), fleet.members[0].session()] {

@@ -159,7 +159,7 @@ fn want_of_worker_slots_is_told() {
     let problem = "SELECT concat_ws(' | ', severity, what, remedy) FROM leaf_id.problems WHERE what LIKE 'the server%'";
     assert_eq!(
         session.value::<String>(problem),
-        "critical | the server runs without the reserve worker of leaf_id: it had too few worker slots when it started. The remedy needs a restart \
+        "critical | the server runs without the reserve worker of leaf_id: it had too few worker slots when it started. The remedy needs a restart, of standbys first: with less than the primary they do not start \
          | ALTER SYSTEM SET max_worker_processes = 6"
     );
 }
