@@ -1129,7 +1129,7 @@ BEGIN
     is_right := leaf_id.leaf_check_move(
         $1, $2, this.table_name, this.number, this.tag, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
     -- Views are opened, too. Without a limit, one that is locked would be waited for without end.
-    PERFORM set_config('lock_timeout', total_wait::text, true);
+    PERFORM set_config('lock_timeout', coalesce(nullif(lock_timeout, 0), total_wait)::text, true);
     IF NOT $5 AND this.tag IS NOT NULL THEN
         source := this.tag;
         SELECT l.* INTO left_sequences FROM leaf_id.leaf_left_sequences(this.sequences) l;

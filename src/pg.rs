@@ -52,12 +52,12 @@ pub use databases::{
 };
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use defaults::is_default;
-pub use event_trigger::{EventTriggerCall, call, names_argument};
+pub use event_trigger::EventTriggerCall;
 pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
-    caller_may_execute, check_call, check_execute, extension_function, find_function, function,
-    is_everybodys,
+    call, caller_may_execute, check_call, check_execute, extension_function, find_function,
+    function, is_everybodys, names_argument,
 };
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};

@@ -77,16 +77,14 @@ fn leaf_drop_adopted(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 #[pg_extern(strict, sql = false)]
 fn leaf_note_adopted(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     if ADOPTING.load(Ordering::Relaxed) {
-        let types = [pg_sys::OIDOID, pg_sys::INT2OID, pg_sys::TEXTOID];
         // SAFETY: a call of the SQL function of this name, which is strict, with values of these
         // types.
         unsafe {
-            let given = (*fcinfo).args.as_slice(types.len());
-            let values = [given[0].value, given[1].value, given[2].value];
+            let given = (*fcinfo).args.as_slice(3);
             let arguments = [
-                (types[0], values[0]),
-                (types[1], values[1]),
-                (types[2], values[2]),
+                (pg_sys::OIDOID, given[0].value),
+                (pg_sys::INT2OID, given[1].value),
+                (pg_sys::TEXTOID, given[2].value),
             ];
             call_kept(c"leaf_write_adopted", &arguments);
         }

@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_int};
 use pgrx::pg_sys;
 
 use super::catalog::extension_schema;
+use super::datum::texts_datum;
 use super::roles::caller_may_use_schema;
 
 /// Catalog data of a function.
@@ -153,4 +154,36 @@ fn aclcheck(function: u32, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ProcedureRelationId;
     // SAFETY: in a transaction; accepts any two oids, and the catalog has privileges.
     unsafe { pg_sys::object_aclcheck(catalog, function.into(), role, pg_sys::ACL_EXECUTE.into()) }
+}
+
+/// Calls a function with these types and values by name; `None` if it does not exist. It returns no
+/// null.
+///
+/// # Safety
+/// Only superusers can have created functions in that schema, the values are of their types, and
+/// there are none, one or three of them.
+pub unsafe fn call(
+    schema: &CStr,
+    function: &CStr,
+    arguments: &[(pg_sys::Oid, pg_sys::Datum)],
+) -> Option<pg_sys::Datum> {
+    let types: Vec<_> = arguments.iter().map(|(of, _)| *of).collect();
+    let oid = find_function(schema, function, &types)?.oid.into();
+    let collation = pg_sys::InvalidOid;
+    // SAFETY: in a transaction; guaranteed by the caller.
+    Some(unsafe {
+        match *arguments {
+            [(_, one)] => pg_sys::OidFunctionCall1Coll(oid, collation, one),
+            [(_, one), (_, two), (_, three)] => {
+                pg_sys::OidFunctionCall3Coll(oid, collation, one, two, three)
+            }
+            _ => pg_sys::OidFunctionCall0Coll(oid, collation),
+        }
+    })
+}
+
+/// An argument for [`call`].
+pub fn names_argument(names: &[&CStr]) -> (pg_sys::Oid, pg_sys::Datum) {
+    let names = texts_datum(names.iter().map(|name| name.to_bytes()));
+    (pg_sys::TEXTARRAYOID, names)
 }

@@ -198,8 +198,8 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
 /// The caller may not update `leaf_alloc`, or the name has a key and the caller may not encode numbers,
 /// or a table was altered or dropped.
 pub fn forget(tag: &Tag) -> Result<bool, Failure> {
-    let relation = heap::relation()?;
     rights::require(&[Privilege::Select, Privilege::Update])?;
+    let relation = heap::relation()?;
     // The right to set a column is none to set ids back.
     if !pg::caller_may_update(relation) {
         let role = pg::user_identifier();

@@ -112,11 +112,11 @@ pub fn find_table(shape: &Shape) -> Option<u32> {
 }
 
 /// Keeps the extension from being dropped until the end of the transaction, by a lock on this table
-/// of it, for which it waits within `lock_timeout`. False if there is no such table. Until then,
-/// names in schema `leaf_id` may come to mean what another role has put there.
+/// of it, for which it waits within `lock_timeout`. False if there is no such table. Without it, names
+/// in schema `leaf_id` may come to mean what another role has put there.
 pub fn hold(table: &CStr) -> bool {
     // SAFETY: in a transaction; null-terminated names. Whatever the names meant before, the lock is
-    // that of an oid, and what this is is looked up once it is locked.
+    // that of an oid, and whether that is the extension's is looked up once it is locked.
     unsafe {
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
         let oid = pg_sys::get_relname_relid(table.as_ptr(), schema);
