@@ -303,3 +303,14 @@ SELECT leaf_tag_drop('mine', forget => true), leaf_tag_drop('t', forget => true)
 DROP FUNCTION as_admin(text);
 DROP OWNED BY leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
 DROP ROLE leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
+
+-- The right to set one column is none to set ids back.
+CREATE ROLE leaf_id_clerk;
+GRANT SELECT, UPDATE (description) ON leaf_id.leaf_alloc TO leaf_id_clerk;
+SELECT leaf_tag_create('gone'), leaf_tag_drop('gone');
+SET ROLE leaf_id_clerk;
+SELECT leaf_id.leaf_forget('gone');
+RESET ROLE;
+SELECT leaf_id.leaf_forget('gone');
+DROP OWNED BY leaf_id_clerk;
+DROP ROLE leaf_id_clerk;

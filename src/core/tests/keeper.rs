@@ -570,24 +570,18 @@ fn rows_of_the_configuration() -> Vec<Row> {
             actions: vec![Action::StopLeasing, Action::Close, UNLIMITED],
             then: Then::Read,
         },
-        Row {
-            row: "a worker id is set that was leased: others may have had it since",
-            keeper: after(then(to_hold(), [(of_lease, fixed(9))])),
-            seen: of_lease,
-            input: contents(clean(NOW - 100)),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
-        Row {
-            row: "a worker id is set that the last run had leased",
-            keeper: after([(NEW, fixed(9)), (NEW, of_lease_before())]),
-            seen: NEW,
-            input: of_lease_before(),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
+        waits_for_others(
+            "a worker id is set that was leased: others may have had it since",
+            after(then(to_hold(), [(of_lease, fixed(9))])),
+            of_lease,
+            contents(clean(NOW - 100)),
+        ),
+        waits_for_others(
+            "a worker id is set that the last run had leased",
+            after([(NEW, fixed(9)), (NEW, of_lease_before())]),
+            NEW,
+            of_lease_before(),
+        ),
     ]
 }
 
@@ -677,6 +671,19 @@ fn rows_of_the_lease() -> Vec<Row> {
             then: Then::Wait(Some(1000)),
         },
     ]
+}
+
+/// A row where another server may have used the worker id: its ids are waited out.
+fn waits_for_others(row: &'static str, keeper: Keeper, seen: Seen, input: Input) -> Row {
+    Row {
+        row,
+        keeper,
+        seen,
+        input,
+        shown: WAITING,
+        actions: vec![Action::Close],
+        then: Then::Wait(Some(1000)),
+    }
 }
 
 fn rows_of_a_failed_reset() -> Vec<Row> {
@@ -869,43 +876,34 @@ fn rows_of_opening() -> Vec<Row> {
             actions: vec![Action::Close],
             then: Then::Wait(Some(1000)),
         },
-        Row {
-            row: "it was not configured for a while: File",
-            keeper: after(then(to_open(), [(IN_USE, unset()), (CLOSED, fixed(5))])),
-            seen: CLOSED,
-            input: contents(clean(NOW)),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
-        Row {
-            row: "one was to be leased for a while: File",
-            keeper: after(then(
+        waits_for_others(
+            "it was not configured for a while: File",
+            after(then(to_open(), [(IN_USE, unset()), (CLOSED, fixed(5))])),
+            CLOSED,
+            contents(clean(NOW)),
+        ),
+        waits_for_others(
+            "one was to be leased for a while: File",
+            after(then(
                 to_open(),
                 [(IN_USE, leased(Registry::Unset)), (CLOSED, fixed(5))],
             )),
-            seen: CLOSED,
-            input: contents(clean(NOW)),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
-        Row {
-            row: "it was not configured for a while, and the launcher was restarted: File",
-            keeper: {
+            CLOSED,
+            contents(clean(NOW)),
+        ),
+        waits_for_others(
+            "it was not configured for a while, and the launcher was restarted: File",
+            {
                 let mut keeper = Keeper::new(EPOCH, Layout::DEFAULT, 0, false, None);
                 keeper.step(&CLOSED, fixed(5));
                 keeper
             },
-            seen: CLOSED,
-            input: contents(clean(NOW)),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
-        Row {
-            row: "it came back, and the launcher was restarted while that was waited for: File",
-            keeper: {
+            CLOSED,
+            contents(clean(NOW)),
+        ),
+        waits_for_others(
+            "it came back, and the launcher was restarted while that was waited for: File",
+            {
                 let before = after(then(
                     to_open(),
                     [
@@ -919,12 +917,9 @@ fn rows_of_opening() -> Vec<Row> {
                 keeper.step(&CLOSED, fixed(5));
                 keeper
             },
-            seen: CLOSED,
-            input: contents(clean(NOW)),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
+            CLOSED,
+            contents(clean(NOW)),
+        ),
         Row {
             row: "another one was set before it was opened, and others may have had this one: Look",
             keeper: after(to_another()),
@@ -947,28 +942,22 @@ fn rows_of_opening() -> Vec<Row> {
             actions: vec![UNLIMITED, Action::Close],
             then: Then::Read,
         },
-        Row {
-            row: "it is that of the file, but was not configured since the start: File",
-            keeper: after([
+        waits_for_others(
+            "it is that of the file, but was not configured since the start: File",
+            after([
                 (NEW, unset()),
                 (NEW, contents(clean(NOW - 100))),
                 (NEW, fixed(5)),
             ]),
-            seen: NEW,
-            input: contents(clean(NOW - 100)),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
-        Row {
-            row: "a new cluster, but it was not configured since the start: File",
-            keeper: after([(NEW, unset()), (NEW, pristine(1)), (NEW, fixed(5))]),
-            seen: NEW,
-            input: pristine(1),
-            shown: WAITING,
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(1000)),
-        },
+            NEW,
+            contents(clean(NOW - 100)),
+        ),
+        waits_for_others(
+            "a new cluster, but it was not configured since the start: File",
+            after([(NEW, unset()), (NEW, pristine(1)), (NEW, fixed(5))]),
+            NEW,
+            pristine(1),
+        ),
         Row {
             row: "it was not configured for a while, and then there was a reset: File",
             keeper: after(then(

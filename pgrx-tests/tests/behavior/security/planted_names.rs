@@ -1,7 +1,9 @@
 //! Would catch: a name of leaf_id's, or used by its SQL, that resolves to another role's object and
 //! runs it with rights that role does not have (I9).
 
-use leaf_id_tests::{Attack, Attacker, Failure, HERS, MALLORY, SHOP, becomes, each, wait_until};
+use leaf_id_tests::{
+    Attack, Attacker, Failure, HERS, MALLORY, SHOP, Session, becomes, each, wait_until,
+};
 
 use super::code_as_superuser::{LIMIT, OWNERS, create_tag, member_calls, use_everything};
 
@@ -184,6 +186,25 @@ fn a_function_in_the_place_of_leaf_ids() {
     });
 }
 
+/// Calls, and does something once the call waits. Returns how the call ended.
+fn during_a_wait(
+    attack: &Attack,
+    caller: &mut Session,
+    call: &str,
+    wait: &str,
+    meanwhile: impl FnOnce(),
+) -> Result<(), Failure> {
+    let pid = caller.pid();
+    let waits = format!("SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND {wait}");
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| caller.try_run(call));
+        let mut watcher = attack.admin();
+        wait_until(LIMIT, "the call to wait", || watcher.value(&waits));
+        meanwhile();
+        calling.join().unwrap()
+    })
+}
+
 /// The extension goes, and other functions come in its place, while a superuser's call waits.
 /// Before: the next try runs hers.
 #[test]
@@ -200,21 +221,12 @@ fn functions_in_the_place_of_leaf_ids_while_a_call_waits() {
         );
         mallory.run("BEGIN; SELECT * FROM t");
         let mut admin = attack.admin();
-        let waits = format!(
-            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event = 'PgSleep'",
-            admin.pid()
-        );
-        std::thread::scope(|scope| {
-            let moving = scope.spawn(|| admin.try_run(call));
-            let mut watcher = attack.admin();
-            wait_until(LIMIT, "the call to wait for the table", || {
-                watcher.value(&waits)
-            });
+        let moved = during_a_wait(&attack, &mut admin, call, "wait_event = 'PgSleep'", || {
             mallory.run("SET LOCAL lock_timeout = '300ms'");
             mallory.fails("DROP EXTENSION leaf_id CASCADE").is("55P03");
             mallory.run("ROLLBACK");
-            moving.join().unwrap().unwrap();
         });
+        moved.unwrap();
         mallory.run("DROP EXTENSION leaf_id CASCADE");
         attack.assert_nobody_ran_her_code();
     }
@@ -243,17 +255,16 @@ fn a_view_in_the_place_of_a_table_that_a_function_of_more_rights_reads() {
              CREATE VIEW leaf_id.leaf_alloc AS SELECT 'x' AS biz_tag WHERE {HERS}.run('view');
              CREATE VIEW leaf_id.leaf_high_mark AS SELECT 'x' AS tag WHERE {HERS}.run('view')"
         ));
-        let waits = format!(
-            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event_type = 'Lock'",
-            caller.pid()
+        let called = during_a_wait(
+            &attack,
+            &mut caller,
+            call,
+            "wait_event_type = 'Lock'",
+            || {
+                mallory.run("COMMIT");
+            },
         );
-        std::thread::scope(|scope| {
-            let calling = scope.spawn(|| caller.try_run(call));
-            let mut watcher = attack.admin();
-            wait_until(LIMIT, "the call to wait", || watcher.value(&waits));
-            mallory.run("COMMIT");
-            println!("{call}: {:?}", calling.join().unwrap());
-        });
+        println!("{call}: {called:?}");
         attack.assert_nobody_ran_her_code();
     }
 }
