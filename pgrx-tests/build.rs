@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{env, io};
 
-const LIBRARIES: [&str; 2] = ["clock", "memory"];
+const LIBRARIES: [&str; 3] = ["clock", "disk", "memory"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for name in LIBRARIES {

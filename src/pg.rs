@@ -63,7 +63,7 @@ pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
 pub use memory::touch;
-pub use name::{Name, is_similar};
+pub use name::{Name, is_similar, is_text};
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
 pub use portal::require_clients_statement;
@@ -86,7 +86,7 @@ pub use settings::{
 };
 pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
-    take_canceled,
+    reload_is_asked, take_canceled,
 };
 pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};
 pub use table::check::Obstacle;

@@ -64,6 +64,7 @@ pub mod clock;
 pub mod cluster;
 pub mod counting;
 pub mod damage;
+pub mod disk;
 pub mod fleet;
 mod guard;
 pub mod history;
@@ -91,6 +92,7 @@ pub use checks::{
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
+pub use disk::Disk;
 pub use fleet::{CENTRAL, Fleet};
 pub use history::{Caller, Cut, History, IdRange, Source, Timed, Window};
 pub use leases::{

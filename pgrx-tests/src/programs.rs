@@ -10,6 +10,7 @@ use std::{env, fs};
 use parking_lot::Mutex;
 
 use crate::clock;
+use crate::disk;
 use crate::guard::guard;
 use crate::memory;
 use crate::preload::preload;
@@ -92,7 +93,11 @@ pub(crate) fn postgres(dir: &Path) -> Command {
     let mut command = counted(dir)
         .or_else(|| memchecked(dir))
         .unwrap_or_else(|| as_server_user(program.to_str().unwrap(), dir));
-    preload(&[&clock::PRELOAD, &memory::PRELOAD], dir, &mut command);
+    preload(
+        &[&clock::PRELOAD, &disk::PRELOAD, &memory::PRELOAD],
+        dir,
+        &mut command,
+    );
     command
 }
 

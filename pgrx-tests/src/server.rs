@@ -13,6 +13,7 @@ use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
+use crate::disk::Disk;
 use crate::installation;
 use crate::memory::Memory;
 use crate::processes::{
@@ -134,6 +135,16 @@ impl Server {
     pub fn with_memory(conf: &[(&str, &str)]) -> Self {
         let dir = new_dir();
         Memory::make(&dir);
+        let server = Self::start_in_new(dir, 0, conf);
+        server.session().run("CREATE EXTENSION leaf_id");
+        server
+    }
+
+    /// As [`Server::with_leaf_id`], with a disk that can hang.
+    #[must_use]
+    pub fn with_disk(conf: &[(&str, &str)]) -> Self {
+        let dir = new_dir();
+        Disk::make(&dir);
         let server = Self::start_in_new(dir, 0, conf);
         server.session().run("CREATE EXTENSION leaf_id");
         server
@@ -472,6 +483,12 @@ impl Server {
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory::of(self.dir()).expect("a server whose allocations can fail")
+    }
+
+    /// If it can hang.
+    #[must_use]
+    pub fn disk(&self) -> Disk {
+        Disk::of(self.dir()).expect("a server whose disk can hang")
     }
 
     /// Directory of the server, writable by the server's user.

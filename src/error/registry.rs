@@ -41,7 +41,7 @@ impl RegistryError {
                 invalid,
                 "a worker id cannot be leased on these terms",
             )
-            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
+            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes in the encoding of the registry's database, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
             Self::NotLeased { worker_id } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("worker id {worker_id} is not leased"),

@@ -118,7 +118,8 @@ pub fn ask(
     // Read the clock before any wait.
     let arrived_ms = pg::now_ms();
     let request = read()?;
-    if !request.is_valid() {
+    // It comes in ASCII, with escapes, so that PostgreSQL has not seen its bytes.
+    if !request.is_valid() || !pg::is_text(&request.node_name) {
         return Err(Failure::Registry(RegistryError::LeaseTerms));
     }
     let client = pg::client();
@@ -130,6 +131,10 @@ pub fn ask(
             epoch_ms: guc::epoch_ms(),
             layout: guc::layout(),
             arrived_ms,
+            worker_id: match guc::worker_id() {
+                WorkerId::Fixed(worker_id) => Some(worker_id),
+                WorkerId::Unset | WorkerId::Auto => None,
+            },
             now: pg::clocks(),
             format_ms: pg::format_ms,
         };

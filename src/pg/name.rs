@@ -30,6 +30,13 @@ pub fn is_similar(name: &[u8], other: &[u8]) -> bool {
     distance <= MOST && distance < len(other) / 2
 }
 
+/// True if these bytes are text in the encoding of the database.
+pub fn is_text(bytes: &[u8]) -> bool {
+    let len = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+    // SAFETY: as many bytes; raises no error.
+    unsafe { pg_sys::pg_verifymbstr(bytes.as_ptr().cast(), len, true) }
+}
+
 /// A name as stored by PostgreSQL, in the encoding of its database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name([u8; LENGTH]);

@@ -72,14 +72,20 @@ pub fn take_canceled() -> bool {
     CANCELED.swap(false, Ordering::Relaxed) || terminating()
 }
 
+/// True if SIGHUP has come, and the configuration was not reloaded since.
+pub fn reload_is_asked() -> bool {
+    // SAFETY: a global that a signal handler may set at any time, hence volatile.
+    unsafe { core::ptr::read_volatile(&raw const pg_sys::ConfigReloadPending) != 0 }
+}
+
 /// Reloads the configuration after SIGHUP. True if it did.
 pub fn reload_if_asked() -> bool {
-    // SAFETY: a global that a signal handler may set at any time, hence volatile; cleared first, so
-    // that no signal is lost. Callers are between transactions, where ProcessConfigFile is allowed.
+    if !reload_is_asked() {
+        return false;
+    }
+    // SAFETY: cleared first, so that no signal is lost. Callers are between transactions, where
+    // ProcessConfigFile is allowed.
     unsafe {
-        if core::ptr::read_volatile(&raw const pg_sys::ConfigReloadPending) == 0 {
-            return false;
-        }
         core::ptr::write_volatile(&raw mut pg_sys::ConfigReloadPending, 0);
         pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
     }

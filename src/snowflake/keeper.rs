@@ -80,7 +80,7 @@ impl Keeper {
             return Some(BUSY_MS);
         };
         let mut input = Input::Look(self.look(configured));
-        loop {
+        let waits = loop {
             let step = self.machine.step(&self.seen(), input);
             for action in step.actions {
                 self.act(&writer, action);
@@ -100,12 +100,16 @@ impl Keeper {
                     let healed = result.map(|damage| damage.map(|damage| damage.to_string()));
                     Input::Written(healed.map_err(|error| error.to_string()))
                 }
-                Then::Wait(ms) => {
-                    snowflake.keep_worker_id(self.machine.kept_worker_id());
-                    return ms;
-                }
+                Then::Wait(ms) => break ms,
             };
-        }
+            // The file may have taken long. Meanwhile the worker id may have been given to another
+            // server: start over, with the settings of now.
+            if pg::reload_is_asked() && !matches!(input, Input::Lease { .. }) {
+                break Some(0);
+            }
+        };
+        snowflake.keep_worker_id(self.machine.kept_worker_id());
+        waits
     }
 
     fn look(&self, configured: WorkerId) -> Look {

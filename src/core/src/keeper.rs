@@ -361,8 +361,9 @@ impl Keeper {
         self.is_first = floor.reason == Reason::NewCluster;
         if let Configured::Fixed(configured) = turn.look.configured
             && !floor.knows_worker_id()
+            && !self.is_first
         {
-            // The floor of this run is above others' ids, too.
+            // The floor of this run is above others' ids, too, unless it is just the clock.
             self.others = Some((configured, floor.ms));
         }
         Ok(floor)

@@ -958,6 +958,17 @@ fn rows_of_opening() -> Vec<Row> {
             NEW,
             pristine(1),
         ),
+        waits_for_others(
+            "a new cluster, whose floor is found again after it was configured: File",
+            {
+                let mut keeper = Keeper::new(EPOCH, Layout::DEFAULT, 0, false, None);
+                keeper.step(&NEW, fixed(5));
+                keeper.step(&NEW, pristine(1));
+                keeper
+            },
+            NEW,
+            pristine(1),
+        ),
         Row {
             row: "it was not configured for a while, and then there was a reset: File",
             keeper: after(then(

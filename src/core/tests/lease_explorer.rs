@@ -512,6 +512,7 @@ impl<const IS_PAIR: bool> World<IS_PAIR> {
             server_start: self.starts,
             epoch_ms: 0,
             layout: Layout::new(41, 0, 12).expect("a layout"),
+            worker_id: None,
             arrived_ms: now.wall_ms,
             now,
             format_ms: |ms| ms.to_string(),

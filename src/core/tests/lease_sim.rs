@@ -1080,6 +1080,7 @@ impl World {
             epoch_ms: 0,
             layout: Layout::new(41, 2, 12).unwrap(),
             arrived_ms: self.registry_ms(),
+            worker_id: None,
             now: Clocks {
                 boot_ms: now_ms + self.registry_boot_offset_ms.get(),
                 wall_ms: self.registry_ms(),

@@ -353,6 +353,7 @@ impl Storm {
             epoch_ms: 0,
             layout,
             arrived_ms: sent.wall_ms,
+            worker_id: None,
             now,
             format_ms: |ms| ms.to_string(),
         };

@@ -100,6 +100,7 @@ impl World {
                 epoch_ms: EPOCH,
                 layout: Layout::DEFAULT,
                 arrived_ms: NOW,
+                worker_id: None,
                 now: Clocks {
                     boot_ms: BOOT,
                     wall_ms: NOW,
@@ -471,6 +472,22 @@ fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
     };
     world.promote();
     world.refused(Kind::Claim, held, Status::Grace);
+}
+
+/// Neither while it has no row, nor after its lease has ended.
+#[test]
+fn the_worker_id_that_the_registrys_server_has_by_hand_is_leased_to_nobody() {
+    let mut world = World::new();
+    world.have_worker_ids(2);
+    world.here.worker_id = Some(0);
+    let other = world.granted(Kind::Claim, member("members", "a"));
+    assert_eq!(other.worker_id, 1);
+    world.refused(Kind::Claim, member("members", "b"), Status::Full);
+    world.pass(1_000_000);
+    world.here.worker_id = Some(1);
+    let other = world.granted(Kind::Claim, member("members", "b"));
+    assert_eq!(other.worker_id, 0);
+    world.refused(Kind::Claim, member("members", "c"), Status::Full);
 }
 
 #[test]

@@ -212,6 +212,34 @@ fn a_nodes_name_is_its_roles() {
 }
 
 /// S10. Before: the first requester determines the epoch of the whole fleet.
+/// Before: the byte stays in leaf_worker, and no dump of the database can be restored.
+#[test]
+fn a_nodes_name_is_text() {
+    let (server, mut honest, _) = registry();
+    let mut ask = |name: &str| {
+        let fields = format!("4711, 'NODE', NULL, 1, NULL, NULL, {}", terms(HONEST));
+        let message = format!(
+            "replace(({})::text, 'NODE', '{name}')",
+            lease_message("claim", &fields)
+        );
+        honest
+            .query_one(&lease_query(&message), &[])
+            .map(Answer::from)
+    };
+    for name in ["\\u00ff", "\\u00c3", "a\\u00e2\\u0082"] {
+        let error = ask(name).expect_err(name);
+        Failure::from(&error).is("22023").says("terms");
+    }
+    // As members send it.
+    assert!(ask("\\u00c3\\u00a9").unwrap().granted());
+    let mut admin = server.session();
+    let table = admin.table("leaf_worker");
+    assert_eq!(
+        admin.column::<String>(&format!("SELECT node_name FROM {table}")),
+        ["é"]
+    );
+}
+
 #[test]
 fn the_epoch_is_the_owners() {
     let (_server, mut honest, mut mallory) = registry();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leaf_id_tests::{
     Paused, Server, Session, assert_issued_once, in_threads, in_threads_until, promptly, random,
-    timed, wait_until,
+    timed, wait_until, worker_of,
 };
 use rand::RngExt;
 
@@ -234,4 +234,54 @@ fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
     assert!(next[0] > *drawn.iter().flatten().max().unwrap());
     drop(launcher);
     assert!(snowflakes(&mut session, 1)[0] > next[0]);
+}
+
+/// The launcher is about to open the generator: another server may have been given the worker id
+/// before the write ends.
+#[test]
+fn a_worker_id_that_is_taken_back_during_a_write_issues_nothing() {
+    let server = Server::with_disk(&[
+        ("leaf_id.refill_timeout", "30s"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    let disk = server.disk();
+    let mut session = server.session();
+    let mut configure = |worker_id: &str| {
+        session.run(&format!(
+            "ALTER SYSTEM SET leaf_id.worker_id = '{worker_id}'"
+        ));
+        server.reload();
+        wait_until(LIMIT, "the setting", || {
+            server.session().value::<String>("SHOW leaf_id.worker_id") == worker_id
+        });
+    };
+    // Each time the calls that wait may come too late.
+    for worker_id in 1..=5 {
+        disk.hang(true);
+        configure(&worker_id.to_string());
+        wait_until(LIMIT, "the write", || disk.waiting() == 1);
+        thread::scope(|scope| {
+            let call = || {
+                let mut session = server.session();
+                session.try_column::<i64>("SELECT leaf_snowflake_next()")
+            };
+            let calls: Vec<_> = (0..16).map(|_| scope.spawn(call)).collect();
+            let mut watcher = server.session();
+            wait_until(LIMIT, "calls that wait", || {
+                watcher.value(
+                    "SELECT count(*) = 16 FROM pg_stat_activity
+                     WHERE query LIKE 'SELECT leaf_snowflake%' AND wait_event_type = 'Extension'",
+                )
+            });
+            configure("");
+            disk.hang(false);
+            for call in calls {
+                let failure = call.join().unwrap().expect_err("an id");
+                failure.is("55000").says("worker_id");
+            }
+        });
+    }
+    configure("6");
+    let mut session = server.session();
+    assert_eq!(worker_of(snowflakes(&mut session, 1)[0]), 6);
 }

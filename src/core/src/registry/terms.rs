@@ -284,6 +284,8 @@ pub struct Here {
     pub layout: Layout,
     /// Its clock when the request arrived, before any wait for a lock, in Unix milliseconds.
     pub arrived_ms: i64,
+    /// Its own worker id, if it is set by hand.
+    pub worker_id: Option<u16>,
     /// Its current clocks.
     pub now: Clocks,
     /// Formats Unix milliseconds for messages.

@@ -21,7 +21,8 @@
 //!
 //! A row is unusable if it is retired, or beyond the layout, which may have been changed for one with
 //! fewer worker ids. A retired row is never entered. Another worker id is a free one, or one whose
-//! lease has ended; without either, the claim is refused (Full).
+//! lease has ended, but not the one that the registry's own server has by hand; without either, the
+//! claim is refused (Full).
 
 use super::super::terms::{Bounds, Hold, Row};
 use super::{Case, Choice, Stop, refused, shown};
@@ -220,6 +221,13 @@ impl Case<'_> {
                     *taken = true;
                 }
             }
+            if let Some(taken) = self
+                .here
+                .worker_id
+                .and_then(|own| taken.get_mut(usize::from(own)))
+            {
+                *taken = true;
+            }
             let free = (0..=largest).zip(&taken).find(|(_, taken)| !**taken);
             if let Some((worker_id, _)) = free {
                 return Ok(Choice {
@@ -235,6 +243,7 @@ impl Case<'_> {
             // A locked row is being renewed.
             *hold != Hold::Busy
                 && !row.retired
+                && self.here.worker_id != Some(row.worker_id)
                 && self.is_in_layout(row)
                 && (!row.host || self.requester.host)
                 && !self.may_be_live(row)
