@@ -66,12 +66,17 @@ impl RowType {
         }
     }
 
-    /// Forms a row; `None` is NULL.
+    /// Forms a row; `None` is NULL. Raises an error unless there is one entry per OUT argument: after
+    /// an update, a server that was not restarted has an older library than its functions.
     ///
     /// # Safety
-    /// There is one entry per OUT argument, of its type, and the call site of this row type is
-    /// alive.
+    /// Each entry is of its argument's type, and the call site of this row type is alive.
     pub unsafe fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
+        // SAFETY: guaranteed by the caller.
+        let len = unsafe { (*self.0).natts };
+        if usize::try_from(len) != Ok(N) {
+            pgrx::error!("leaf_id: this function is not of the version of the library");
+        }
         let mut nulls = columns.map(|column| column.is_none());
         let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
         // SAFETY: guaranteed by the caller; there are as many nulls as values.

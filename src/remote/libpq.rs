@@ -250,8 +250,12 @@ impl Wire {
         let warned = NonNull::from(Box::leak(Box::new(Cell::new(false))));
         let arg = warned.as_ptr().cast();
         // SAFETY: an open connection. `note_warning` gets the cell, which `Drop` frees after
-        // closing the connection.
-        unsafe { PQsetNoticeReceiver(conn.as_ptr(), Some(note_warning), arg) };
+        // closing the connection. Not blocking from the start: libpq would wait for a server that
+        // does not read while it logs in. Where that fails, so has the connection.
+        unsafe {
+            PQsetNoticeReceiver(conn.as_ptr(), Some(note_warning), arg);
+            PQsetnonblocking(conn.as_ptr(), 1);
+        }
         Ok(Self {
             conn,
             connecting: Readiness::Writing,
@@ -300,13 +304,7 @@ impl Wire {
             match unsafe { PQconnectPoll(self.conn()) } {
                 POLLING_READING => self.connecting = Readiness::Reading,
                 POLLING_WRITING => self.connecting = Readiness::Writing,
-                POLLING_OK => {
-                    // SAFETY: as above.
-                    return match unsafe { PQsetnonblocking(self.conn(), 1) } {
-                        0 => Ok(true),
-                        _ => Err(self.failure()),
-                    };
-                }
+                POLLING_OK => return Ok(true),
                 _ => return Err(self.failure()),
             }
         }

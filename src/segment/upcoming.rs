@@ -4,7 +4,7 @@
 use super::issue::Batch;
 use crate::error::{Failure, RefillError};
 use crate::pg::{self, Privilege};
-use crate::shmem::{self, Area, Key, Slot, Tag};
+use crate::shmem::{self, Area, Key, SlotRef, Tag};
 use crate::tags::heap::{self, Look};
 use crate::tags::transaction::{self as edits, Standing};
 use crate::tags::{mark, rights};
@@ -32,10 +32,13 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
         Standing::Changed => Some(claimed),
         Standing::Untouched if pg::in_recovery() => None,
         Standing::Untouched => {
-            let slot = area.directory().find(&key).map(|slot_ref| slot_ref.slot);
-            match slot {
-                Some(slot) => cached(area, slot).or_claimed(claimed),
-                None => nothing_cached(area).or_claimed(claimed),
+            let before = gate(area);
+            let slot_ref = area.directory().find(&key);
+            match slot_ref.map_or(Cached::Nothing, |slot_ref| cached(area, &slot_ref)) {
+                Cached::From(first) => Some(first),
+                // What was saved before the look may come back after it.
+                Cached::Nothing if before.is_some() && before == gate(area) => Some(claimed),
+                Cached::Nothing | Cached::Unknown => None,
             }
         }
     })
@@ -89,17 +92,8 @@ enum Cached {
     Unknown,
 }
 
-impl Cached {
-    fn or_claimed(self, claimed: i64) -> Option<i64> {
-        match self {
-            Self::From(first) => Some(first),
-            Self::Nothing => Some(claimed),
-            Self::Unknown => None,
-        }
-    }
-}
-
-fn cached(area: &Area, slot: &Slot) -> Cached {
+fn cached(area: &Area, slot_ref: &SlotRef) -> Cached {
+    let slot = slot_ref.slot;
     // Read before the buffers, so that a segment published in between is seen. A request that is
     // merely wanted has not been claimed for before the row was read.
     let on_its_way = slot.buffer.is_requested() && !slot.buffer.is_wanted();
@@ -110,18 +104,20 @@ fn cached(area: &Area, slot: &Slot) -> Cached {
         .map(|remainder| remainder.first)
         .chain(saved.map(|range| range.first))
         .min();
+    if slot.buffer.version() != slot_ref.version {
+        // Edited, or another tag's slot by now.
+        return Cached::Unknown;
+    }
     match lowest {
         Some(first) => Cached::From(first),
         None if on_its_way => Cached::Unknown,
-        None => nothing_cached(area),
+        None => Cached::Nothing,
     }
 }
 
-/// Without a launcher, remainders may be saved and come back with the next one.
-fn nothing_cached(area: &Area) -> Cached {
-    if area.launcher().is_missing() || area.claims().are_stopped() {
-        Cached::Unknown
-    } else {
-        Cached::Nothing
-    }
+/// The number of the gate for claims, if it is open. Without a launcher, remainders may be saved, and
+/// come back with the next one.
+fn gate(area: &Area) -> Option<u32> {
+    let opened = area.claims().opened();
+    opened.filter(|_| !area.launcher().is_missing())
 }

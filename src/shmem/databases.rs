@@ -14,7 +14,7 @@
 //! 2. Holding the directory lock shared, it pushes the slot onto the list of its database's queue
 //!    and sets the latch of the allocator, or of the launcher if no allocator is attached. A
 //!    database without a queue gets one (directory exclusively). If the slot now belongs to another
-//!    database, the session withdraws the request.
+//!    database, or no queue is free, the session withdraws the request.
 //! 3. The allocator takes requests off the list, accepts each at once, and answers it. From then on
 //!    the slot can be evicted despite the open request; see `eviction`.
 //! 4. An allocator detaches under the directory lock, exclusively. If its list is not empty, the
@@ -134,6 +134,16 @@ pub struct Queues<'a> {
     launcher: &'a Launcher,
 }
 
+/// What became of a request.
+enum Posted {
+    /// It is on the list of its database.
+    OnList,
+    /// The slot belongs to another database.
+    OtherSlot,
+    /// All queues are other databases'.
+    NoQueue,
+}
+
 impl<'a> Queues<'a> {
     /// Access to the area's queues.
     pub fn new(table: &'a QueueTable, directory: &'a Directory, launcher: &'a Launcher) -> Self {
@@ -174,34 +184,39 @@ impl<'a> Queues<'a> {
     /// Posts the request that the caller has just set on this slot. Withdraws it if no queue is
     /// free, or if the slot now belongs to another database; it must be made again later.
     pub fn post(&self, database: u32, slot: &Slot) {
-        if !self.try_post(database, slot) {
-            slot.buffer.withdraw();
-            slot.wake();
+        match self.try_post(database, slot) {
+            Posted::OnList => {}
+            Posted::OtherSlot => {
+                slot.buffer.withdraw();
+                slot.wake();
+            }
+            // No wake: the caller waits there, too, and would ask again without a pause.
+            Posted::NoQueue => slot.buffer.withdraw(),
         }
     }
 
-    fn try_post(&self, database: u32, slot: &Slot) -> bool {
+    fn try_post(&self, database: u32, slot: &Slot) -> Posted {
         // An earlier request may have ended without a segment, and left its start time.
         slot.want_from(pg::now_timestamp());
         {
             let directory = self.directory.read();
             if directory.key(slot).database != database {
-                return false;
+                return Posted::OtherSlot;
             }
             if let Some(queue) = self.queue_of(database) {
                 self.push(queue, slot);
-                return true;
+                return Posted::OnList;
             }
         }
         let directory = self.directory.write();
         if directory.key(slot).database != database {
-            return false;
+            return Posted::OtherSlot;
         }
-        let queue = self.queue_of(database).or_else(|| self.add_queue(database));
-        if let Some(queue) = queue {
-            self.push(queue, slot);
-        }
-        queue.is_some()
+        let Some(queue) = self.queue_of(database).or_else(|| self.add_queue(database)) else {
+            return Posted::NoQueue;
+        };
+        self.push(queue, slot);
+        Posted::OnList
     }
 
     fn add_queue(&self, database: u32) -> Option<&'a Queue> {

@@ -62,8 +62,9 @@ impl SavedRanges {
 /// Gate for claims, and the number of claims in progress. All zeroes is open.
 #[repr(C)]
 pub struct Claims {
-    /// Remainders are being taken out, or are saved: no claim may begin.
-    saving: AtomicU32,
+    /// Odd while remainders are being taken out, or are saved: no claim may begin. Counts both
+    /// turns. Written by the launcher alone.
+    gate: AtomicU32,
     /// Claims between `begin` and their publication.
     under_way: AtomicU32,
 }
@@ -73,16 +74,18 @@ impl Claims {
     pub fn begin(&self) -> bool {
         // Increment, then check the gate; `stop` closes the gate, then checks the counter.
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let may = self.saving.load(Ordering::SeqCst) == 0;
+        let may = self.opened().is_some();
         if !may {
             self.end();
         }
         may
     }
 
-    /// True if remainders may be out of the buffers until the next launcher restores them.
-    pub fn are_stopped(&self) -> bool {
-        self.saving.load(Ordering::SeqCst) != 0
+    /// `None` if remainders may be out of the buffers until the next launcher restores them.
+    /// Otherwise a number, which is another one if they were out meanwhile.
+    pub fn opened(&self) -> Option<u32> {
+        let gate = self.gate.load(Ordering::SeqCst);
+        gate.is_multiple_of(2).then_some(gate)
     }
 
     /// Ends a claim, published or not.
@@ -92,13 +95,17 @@ impl Claims {
 
     /// Closes the gate. True if no claim is in progress.
     pub fn stop(&self) -> bool {
-        self.saving.store(1, Ordering::SeqCst);
+        if let Some(gate) = self.opened() {
+            self.gate.store(gate.wrapping_add(1), Ordering::SeqCst);
+        }
         self.under_way.load(Ordering::SeqCst) == 0
     }
 
     /// Opens the gate.
     pub fn resume(&self) {
-        self.saving.store(0, Ordering::SeqCst);
+        if self.opened().is_none() {
+            self.gate.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 

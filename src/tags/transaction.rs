@@ -242,6 +242,8 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
 
 /// Records an edit, after the row was written.
 pub fn remember(edit: &Edit) {
+    // Also where nothing is cached: a subscriber of this server could not prepare it either.
+    watch();
     if shmem::area().is_some() {
         remember_rows(edit.relation, edit.old.as_ref(), edit.new.as_ref());
     }
@@ -256,7 +258,6 @@ fn access_of(row: &AllocRow) -> Access {
 }
 
 fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
-    watch();
     let old_key = old.map(|old| Key::here(relation, old.tag));
     let new_key = new.map(|new| Key::here(relation, new.tag));
     // Before locking EDITS: these read tables.
@@ -306,8 +307,8 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
 
 /// Records a TRUNCATE.
 pub fn note_truncate(relation: u32) {
-    let Some(area) = shmem::area() else { return };
     watch();
+    let Some(area) = shmem::area() else { return };
     let mut edits = EDITS.lock();
     edits.order += 1;
     let order = edits.order;

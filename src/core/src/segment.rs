@@ -424,7 +424,7 @@ impl DoubleBuffer {
 
     /// Ends a request that no allocator has accepted. Called by the session whose
     /// [`DoubleBuffer::want`] succeeded, or by the process that has taken the slot over from it.
-    /// The caller must wake the waiters.
+    /// The caller must wake the waiters, unless it waits with them.
     pub fn withdraw(&self) {
         let seen = self.request.load(Ordering::Relaxed);
         debug_assert_eq!(seen & STATE, WANTED);

@@ -90,14 +90,21 @@ fn a_sourced_tag_needs_the_owner_of_its_server() {
             .is("42501")
             .says("leaf_central");
     }
-    // The mapping of its owner would be used.
-    admin.run("GRANT USAGE ON FOREIGN SERVER leaf_central TO alice");
-    for way in ways {
-        alice
-            .fails(&way.replace("SERVER", "leaf_central"))
-            .is("42501")
-            .says("must be owner");
+    // The mapping of its owner would be used. Nor as an apply worker, which may write with her rights.
+    admin.run(
+        "GRANT USAGE ON FOREIGN SERVER leaf_central TO alice;
+         GRANT SET ON PARAMETER session_replication_role TO alice",
+    );
+    for role in ["origin", "replica"] {
+        alice.run(&format!("SET session_replication_role = {role}"));
+        for way in ways {
+            alice
+                .fails(&way.replace("SERVER", "leaf_central"))
+                .is("42501")
+                .says("must be owner");
+        }
     }
+    alice.run("RESET session_replication_role");
     admin.run(
         "GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO alice; ALTER SERVER leaf_central OWNER TO alice",
     );

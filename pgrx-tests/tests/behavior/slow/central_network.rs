@@ -284,6 +284,27 @@ fn a_database_is_dropped_while_its_server_is_silent() {
     promptly(|| admin.run("DROP DATABASE shop"));
 }
 
+/// A packet that does not fit into the socket's buffer. Before: the allocator waits in libpq, and DROP
+/// DATABASE of any database and the shutdown wait for it.
+#[test]
+fn a_server_that_does_not_read_is_given_up() {
+    let pair = Pair::patient();
+    let mut session = pair.member.session();
+    pair.proxy.set(Mode::Silent);
+    session.run(&format!(
+        "DO $$BEGIN EXECUTE format('ALTER SERVER {CENTRAL} OPTIONS (ADD options %L)', repeat(' ', 20000000)); END$$;
+         SET leaf_id.refill_timeout = '300ms'"
+    ));
+    session.fails(NEXT).is("55P03");
+    let mut admin = pair.member.session();
+    admin.run("CREATE DATABASE other");
+    promptly(|| admin.run("DROP DATABASE other"));
+    session.run(&format!("ALTER SERVER {CENTRAL} OPTIONS (DROP options)"));
+    pair.proxy.set(Mode::Pass);
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    session.next("t");
+}
+
 #[test]
 fn a_silent_first_host_is_passed_over() {
     let pair = Pair::new();

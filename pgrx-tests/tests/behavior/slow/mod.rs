@@ -9,6 +9,7 @@ mod central_failover;
 mod central_network;
 mod explored;
 mod full_disk;
+mod full_queues;
 mod gapless_under_faults;
 mod history;
 mod hostile_settings;

@@ -130,17 +130,26 @@ fn a_tag_that_is_used_and_truncated_in_one_transaction_commits() {
 #[test]
 fn an_edit_cannot_be_prepared_and_use_can() {
     let (_server, mut a, mut b) = server_with_t_in_use();
-    for edit in [
-        "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
-        "UPDATE leaf_id.leaf_alloc SET step = step + 1",
-        "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new')",
-        "DELETE FROM leaf_id.leaf_alloc",
-        "TRUNCATE leaf_id.leaf_alloc",
-    ] {
-        a.run("BEGIN");
-        a.run(edit);
-        a.fails("PREPARE TRANSACTION 'p'").is("0A000");
-        a.run("ROLLBACK");
+    // Nor where the library is not loaded, but may be later, and at a subscriber.
+    let unloaded = Server::start(&[
+        ("shared_preload_libraries", ""),
+        ("max_prepared_transactions", "5"),
+    ]);
+    let mut elsewhere = unloaded.session();
+    elsewhere.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+    for session in [&mut a, &mut elsewhere] {
+        for edit in [
+            "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
+            "UPDATE leaf_id.leaf_alloc SET step = step + 1",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new')",
+            "DELETE FROM leaf_id.leaf_alloc",
+            "SET LOCAL session_replication_role = replica; TRUNCATE leaf_id.leaf_alloc",
+        ] {
+            session.run("BEGIN");
+            session.run(edit);
+            session.fails("PREPARE TRANSACTION 'p'").is("0A000");
+            session.run("ROLLBACK");
+        }
     }
     let last = a.next("t");
     a.run("CREATE TABLE used (id bigint); BEGIN; INSERT INTO used SELECT leaf_segment_next('t')");
