@@ -76,7 +76,7 @@ AS $$
         (9, $4 IS NULL AND $5 IS NULL AND f.oid IS NOT NULL, format('Its default is %s.', pg_get_expr(f.adbin, 0)),
             'Only a column without a default, or with one that is nextval() alone, can be moved: drop the default first.'),
         -- Ids that were taken but not inserted yet could be anywhere.
-        (10, $4 IS NULL AND EXISTS (
+        (10, EXISTS (
                 SELECT FROM pg_sequence q WHERE q.seqrelid = ANY ($6) AND (q.seqincrement < 0 OR q.seqcycle)),
             'Its sequence counts down, or cycles.', NULL)
     ) o (n, stands, reason, hint)
@@ -263,7 +263,7 @@ AS $$
     FROM target t
     JOIN pg_class c ON c.oid = t.oid
     CROSS JOIN LATERAL (
-        SELECT * FROM aclexplode(c.relacl)
+        SELECT * FROM aclexplode(coalesce(c.relacl, acldefault('r', c.relowner)))
         UNION ALL
         SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
         WHERE a.attrelid = c.oid AND NOT a.attisdropped
@@ -271,9 +271,10 @@ AS $$
     WHERE x.privilege_type = 'INSERT'
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_roles_that_insert(oid) IS
-    'The roles that were granted INSERT on a table, its partitions and children, or on views of these';
+    'The roles that own a table, its partitions and children, or views of these, or were granted INSERT on them';
 
--- INSERT is enough for an identity; for the sequence of a default, it takes USAGE.
+-- INSERT is enough for an identity; for the sequence of a default, it takes USAGE. A column with an
+-- identity has no default, but may own a sequence from before.
 CREATE FUNCTION leaf_id.leaf_roles_of_sequences(relation oid, sequences oid[]) RETURNS name[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -287,11 +288,9 @@ AS $$
         WHERE c.oid = ANY ($2) AND a.privilege_type IN ('USAGE', 'UPDATE')
         UNION ALL
         SELECT i FROM leaf_id.leaf_roles_that_insert($1) i
-        WHERE NOT EXISTS (
-            SELECT FROM unnest($2) q (sequence)
-            WHERE NOT EXISTS (
-                SELECT FROM pg_depend d
-                WHERE d.classid = 'pg_class'::regclass AND d.objid = q.sequence AND d.deptype = 'i'))
+        WHERE $2 = '{}' OR EXISTS (
+            SELECT FROM pg_depend d
+            WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY ($2) AND d.deptype = 'i')
     ) s (role)
     LEFT JOIN pg_roles r ON r.oid = s.role
     WHERE s.role = 0 OR NOT r.rolsuper
@@ -309,7 +308,7 @@ DECLARE
         SELECT string_agg(quote_ident(r.role), ', ' ORDER BY r.role) FROM unnest($2) r (role)
         WHERE r.role <> 'public'
             AND CASE WHEN r.role <> 'public' THEN NOT has_table_privilege(r.role, 'leaf_id.leaf_alloc', 'UPDATE') END
-            AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 AND r.role = ANY (a.granted_to)));
+            AND r.role <> ALL (leaf_id.leaf_grantees($1)));
 BEGIN
     IF others IS NOT NULL AND NOT has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') THEN
         RAISE EXCEPTION 'permission denied to grant the tag of column "%" of table %', $3, $4
@@ -332,9 +331,7 @@ DECLARE
     role name;
 BEGIN
     FOREACH role IN ARRAY $2 LOOP
-        IF (may_grant OR role = 'public')
-            AND role <> ALL (ARRAY(SELECT unnest(a.granted_to) FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1))
-        THEN
+        IF (may_grant OR role = 'public') AND role <> ALL (leaf_id.leaf_grantees($1)) THEN
             PERFORM leaf_id.leaf_grant_tag($1, role);
         END IF;
     END LOOP;
@@ -355,7 +352,7 @@ BEGIN
     FOR member IN
         SELECT c.oid, v.largest, v.unread
         FROM leaf_id.leaf_family($1) m
-        JOIN pg_class c ON c.oid = m AND c.relkind = 'r'
+        JOIN pg_class c ON c.oid = m AND c.relkind <> 'p'
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = $2 AND NOT a.attisdropped
         CROSS JOIN LATERAL leaf_id.leaf_column_max(c.oid, a.attnum) v
     LOOP
@@ -525,6 +522,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     stored record;
+    is_new boolean;
 BEGIN
     first_id := wanted;
     notices := '{}';
@@ -534,28 +532,30 @@ BEGIN
     END IF;
     SELECT a.max_id, a.max_value, a.server INTO stored
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 FOR UPDATE;
-    IF NOT FOUND THEN
+    is_new := NOT FOUND;
+    IF is_new THEN
         -- Small segments for a small range of ids.
         INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, step, max_step, max_value)
         SELECT $1, first_id, s.step, greatest(s.step, least(1000000, (last_id - first_id) / 100)), last_id
         FROM (SELECT coalesce($6, greatest(1, least(1000, (last_id - first_id) / 1000)))) s (step)
         -- Higher if ids were issued under this name before.
         RETURNING max_id INTO first_id;
-        RETURN;
-    END IF;
-    IF NOT is_named THEN
+    ELSIF NOT is_named THEN
         RAISE EXCEPTION 'tag "%" already exists', $1 USING ERRCODE = 'duplicate_object',
             HINT = 'Pass this tag to share it, or another name, as the third argument of leaf_adopt().';
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'tag "%" is sourced from server "%"', $1, stored.server
             USING ERRCODE = 'object_not_in_prerequisite_state',
-            HINT = 'Raise its max_id there, above the ids of the column, and set the default yourself.';
+            HINT = 'Raise its max_id there and then here, above the ids of the column, and set the default yourself.';
+    ELSE
+        first_id := greatest(first_id, stored.max_id) + 1;
     END IF;
-    first_id := greatest(first_id, stored.max_id) + 1;
     IF first_id > least(last_id, stored.max_value) THEN
         RAISE EXCEPTION 'no ids are left for column "%" of table %', $2, $3
             USING ERRCODE = 'sequence_generator_limit_exceeded', DETAIL = format('Tag "%s" would go on from %s, and the last id is %s.',
                 $1, first_id, least(last_id, stored.max_value));
+    ELSIF is_new THEN
+        RETURN;
     END IF;
     -- Raised unconditionally: cached ids, below max_id, may collide with those of rows.
     UPDATE leaf_id.leaf_alloc a
@@ -698,11 +698,11 @@ DECLARE
 BEGIN
     FOR grantee IN
         SELECT CASE WHEN r.role = 'public' THEN 'PUBLIC' ELSE quote_ident(r.role) END
-        FROM leaf_id.leaf_alloc a CROSS JOIN LATERAL unnest(a.granted_to) r (role)
-        WHERE a.biz_tag = $3 AND (r.role = 'public' OR EXISTS (
+        FROM unnest(leaf_id.leaf_grantees($3)) r (role)
+        WHERE r.role = 'public' OR EXISTS (
             SELECT FROM pg_roles p
             WHERE p.rolname = r.role AND NOT p.rolsuper
-                AND p.oid <> (SELECT c.relowner FROM pg_class c WHERE c.oid = $1)))
+                AND p.oid <> (SELECT c.relowner FROM pg_class c WHERE c.oid = $1))
     LOOP
         EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %s', $2::regclass, grantee);
     END LOOP;
@@ -716,12 +716,12 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT NOT EXISTS (
-        SELECT FROM leaf_id.leaf_alloc a
+        SELECT FROM leaf_id.leaf_grantees($2) g (names)
         JOIN pg_class c ON c.oid = $1
         CROSS JOIN leaf_id.leaf_roles_that_insert($1) i
         LEFT JOIN pg_roles r ON r.oid = i
-        WHERE a.biz_tag = $2 AND 'public' <> ALL (a.granted_to) AND i <> c.relowner AND r.rolsuper IS NOT TRUE
-            AND NOT EXISTS (SELECT FROM pg_roles g WHERE g.rolname = ANY (a.granted_to) AND pg_has_role(i, g.oid, 'USAGE')))
+        WHERE 'public' <> ALL (g.names) AND i <> c.relowner AND r.rolsuper IS NOT TRUE
+            AND NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = ANY (g.names) AND pg_has_role(i, p.oid, 'USAGE')))
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_insert_is_enough(oid, text) IS
     'Whether all roles that may insert into a table may issue ids of a tag';
@@ -738,7 +738,9 @@ BEGIN
     UPDATE leaf_id.leaf_alloc a SET max_id = a.max_id WHERE a.biz_tag = $1
     RETURNING a.max_id, a.server INTO stored;
     IF NOT FOUND THEN
-        RETURN 0;
+        RAISE EXCEPTION 'tag "%" does not exist', $1
+            USING ERRCODE = 'undefined_object', DETAIL = 'Which of its ids are in use is not known without it.',
+            HINT = format('To create it, above those that are known: SELECT * FROM %s(%L);', leaf_id.leaf_function_name('leaf_sync'), $1);
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'cannot release column "%" of table % from tag "%", which is sourced from server "%"',
             $2, $3, $1, stored.server
@@ -824,7 +826,7 @@ BEGIN
     SELECT string_agg(format('%s.%I', u.relation::regclass, u.column_name), ', ') INTO users
     FROM leaf_id.leaf_columns_of_tag(this.tag) u;
     IF users IS NOT NULL THEN
-        notices := notices || format('tag "%s" stays, as other columns use it: %s', this.tag, users);
+        notices := notices || format('tag "%s" stays, as other columns use it, whose ids may now equal those of this one: %s', this.tag, users);
     ELSE
         -- Callers still using the tag get an error rather than colliding ids.
         DELETE FROM leaf_id.leaf_alloc a WHERE a.biz_tag = this.tag;
@@ -835,8 +837,8 @@ COMMENT ON FUNCTION leaf_id.leaf_release_locked(oid, name) IS 'The work of leaf_
 
 -- Checks that can refuse the move run before any wait for a lock.
 CREATE FUNCTION leaf_id.leaf_check_move(
-    relation oid, column_name name, table_name text, number smallint, tag text, is_plain boolean, wanted_tag text,
-    step integer, is_release boolean)
+    relation oid, column_name name, table_name text, number smallint, tag text, sequence oid, is_plain boolean,
+    wanted_tag text, step integer, is_release boolean)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -869,6 +871,15 @@ BEGIN
             USING ERRCODE = 'feature_not_supported', DETAIL = 'It has neither a sequence nor an identity.',
             HINT = format('To number its rows all the same, name the tag: SELECT %s(%L, %L, %L);',
                 leaf_id.leaf_function_name('leaf_adopt'), $3, $2, leaf_id.leaf_default_tag($1, number, false));
+    ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL AND EXISTS (
+        SELECT FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
+        WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = sequence
+            AND f.adrelid NOT IN (SELECT leaf_id.leaf_family($1)))
+    THEN
+        RAISE EXCEPTION 'cannot move column "%" of table %', $2, $3
+            USING ERRCODE = 'feature_not_supported', DETAIL = 'Its sequence numbers other tables, too, and ids of two tags may be equal.',
+            HINT = format('To move it, and then the others to the same tag: SELECT %s(%L, %L, %L);',
+                leaf_id.leaf_function_name('leaf_adopt'), $3, $2, leaf_id.leaf_default_tag($1, number, false));
     ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL THEN
         new_tag := leaf_id.leaf_default_tag($1, number, false);
         IF EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = new_tag) THEN
@@ -879,7 +890,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, oid, boolean, text, integer, boolean) IS
     'True; an error if a column cannot be moved as is wanted';
 
 CREATE FUNCTION leaf_id.leaf_tell_unindexed(relation oid, column_name name, table_name text) RETURNS void
@@ -928,16 +939,20 @@ BEGIN
         FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
         WHERE p.oid >= 16384 AND l.lanname NOT IN ('c', 'internal')
             AND EXISTS (
-                SELECT FROM unnest(names) n (name) WHERE p.prosrc ~ n.name
+                -- A regular expression cannot search a very long text.
+                SELECT FROM unnest(names) n (name)
+                WHERE CASE WHEN octet_length(p.prosrc) <= 100000 THEN p.prosrc ~ n.name END
                 UNION ALL
-                SELECT FROM unnest(calls) n (name) WHERE strpos(p.prosqlbody::text, n.name) > 0)
+                SELECT FROM unnest(calls) n (name)
+                WHERE CASE WHEN octet_length(p.prosqlbody::text) <= 1000000 THEN strpos(p.prosqlbody::text, n.name) > 0 END)
             AND NOT EXISTS (
                 SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
         UNION ALL
         SELECT DISTINCT pg_describe_object('pg_class'::regclass, r.ev_class, 0)
         FROM pg_rewrite r
         WHERE r.ev_class >= 16384 AND EXISTS (
-            SELECT FROM unnest(calls) n (name) WHERE strpos(r.ev_action::text, n.name) > 0)
+            SELECT FROM unnest(calls) n (name)
+            WHERE CASE WHEN octet_length(r.ev_action::text) <= 1000000 THEN strpos(r.ev_action::text, n.name) > 0 END)
         LIMIT 10
     ) o;
     IF code IS NOT NULL THEN
@@ -1029,7 +1044,11 @@ AS $$
     LEFT JOIN LATERAL leaf_id.leaf_default_source(f.adbin, leaf_id.leaf_issuer()) s ON true
     -- Partitions and children go with theirs.
     WHERE c.relkind IN ('r', 'p') AND a.attinhcount = 0 AND NOT c.relispartition
-        AND CASE WHEN $2 THEN s.tag IS NOT NULL ELSE a.attidentity <> '' OR s.sequence IS NOT NULL END
+        AND CASE WHEN $2 THEN s.tag IS NOT NULL
+            -- The last: it was moved, and a sequence of it stayed.
+            ELSE a.attidentity <> '' OR s.sequence IS NOT NULL
+                OR s.tag IS NOT NULL AND EXISTS (SELECT FROM leaf_id.leaf_owned_sequences(c.oid, a.attnum))
+        END
     ORDER BY c.relname, a.attnum
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_movable_columns(name, boolean) IS
@@ -1084,7 +1103,8 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_moved_line(text, boolean, boolean, text, bigint) IS
     'What leaf_move() has done, in one line';
 
--- Repeats attempts until one succeeds. One NOTICE tells what was done, and the result the details.
+-- Repeats attempts until one succeeds. One NOTICE tells what was done, with the details, since a CALL has
+-- no result.
 CREATE FUNCTION leaf_id.leaf_move(
     relation regclass, column_name name, tag text, step integer, is_release boolean,
     OUT source text, OUT first_id bigint, OUT details text) RETURNS record
@@ -1127,7 +1147,7 @@ BEGIN
     this := leaf_id.leaf_column($1, $2);
     what := format('column "%s" of table %s', $2, this.table_name);
     is_right := leaf_id.leaf_check_move(
-        $1, $2, this.table_name, this.number, this.tag, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
+        $1, $2, this.table_name, this.number, this.tag, this.sequence, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
     -- Views are opened, too. Without a limit, one that is locked would be waited for without end.
     PERFORM set_config('lock_timeout', coalesce(nullif(lock_timeout, 0), total_wait)::text, true);
     IF NOT $5 AND this.tag IS NOT NULL THEN
@@ -1138,7 +1158,7 @@ BEGIN
         details := nullif(array_to_string(notices, E'\n'), '');
         IF left_over = '{}' THEN
             PERFORM set_config('lock_timeout', lock_timeout::text, true);
-            RAISE NOTICE '% takes its ids from tag "%" already', what, this.tag;
+            RAISE NOTICE '%', concat_ws(E'\n', format('%s takes its ids from tag "%s" already', what, this.tag), details);
             RETURN;
         END IF;
     ELSE
@@ -1180,7 +1200,8 @@ BEGIN
     first_id := moved.first_id;
     details := nullif(array_to_string(notices || moved.notices, E'\n'), '');
     line := leaf_id.leaf_moved_line(what, left_over <> '{}', $5, source, first_id);
-    RAISE NOTICE '%', line || CASE WHEN details IS NULL THEN '' ELSE '; see "details" of the result' END;
+    line := concat_ws(E'\n', line, details);
+    RAISE NOTICE '%', line;
     RAISE LOG 'leaf_id: %', line;
 END
 $$;
@@ -1214,6 +1235,8 @@ DECLARE
     message text;
     detail text;
     hint text;
+    is_kept CONSTANT boolean := leaf_id.leaf_require('');
+    kept CONSTANT oid := pg_catalog.to_regclass('leaf_id.server');
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1) THEN
         RAISE EXCEPTION 'schema "%" does not exist', $1 USING ERRCODE = 'invalid_schema_name';
@@ -1223,17 +1246,11 @@ BEGIN
     END IF;
     FOR found IN SELECT c.relation, c.column_name FROM leaf_id.leaf_movable_columns($1, $2) c LOOP
         -- As leaf_require(), whose lock the last COMMIT has released, but by no name that somebody else
-        -- can have taken meanwhile, to run something with a superuser's rights.
-        IF EXISTS (
-            SELECT FROM pg_catalog.pg_roles r
-            WHERE r.rolsuper AND r.rolname OPERATOR(pg_catalog.=) ANY (ARRAY[current_user, session_user]))
-        THEN
-            LOCK TABLE leaf_id.leaf_alloc IN ACCESS SHARE MODE;
-            IF NOT (SELECT r.rolsuper FROM pg_catalog.pg_class c JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) c.relowner
-                WHERE c.oid OPERATOR(pg_catalog.=) 'leaf_id.leaf_alloc'::pg_catalog.regclass)
-            THEN
-                RAISE EXCEPTION 'extension "leaf_id" was dropped' USING ERRCODE = 'object_not_in_prerequisite_state';
-            END IF;
+        -- can have taken meanwhile, to run something with the caller's rights. Everybody may lock this
+        -- view.
+        LOCK TABLE leaf_id.server IN ACCESS SHARE MODE;
+        IF (pg_catalog.to_regclass('leaf_id.server')::pg_catalog.oid OPERATOR(pg_catalog.=) kept) IS NOT TRUE THEN
+            RAISE EXCEPTION 'extension "leaf_id" was dropped' USING ERRCODE = 'object_not_in_prerequisite_state';
         END IF;
         BEGIN
             PERFORM leaf_id.leaf_move(found.relation::pg_catalog.regclass, found.column_name, NULL, NULL, $2);

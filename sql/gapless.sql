@@ -106,24 +106,35 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    mark bigint;
+    gone record;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         RETURN NULL;
+    ELSIF TG_OP = 'TRUNCATE' AND current_setting('transaction_isolation') <> 'read committed'
+        AND current_setting('session_replication_role') <> 'replica'
+    THEN
+        -- Its snapshot may be older than rows that go.
+        RAISE EXCEPTION 'leaf_id.leaf_gapless can be truncated only in a READ COMMITTED transaction'
+            USING ERRCODE = 'feature_not_supported';
     END IF;
-    IF TG_OP <> 'DELETE' THEN
+    IF TG_OP IN ('INSERT', 'UPDATE') THEN
         -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark.
         -- With a new snapshot, whatever the transaction's isolation.
         PERFORM leaf_id.leaf_gapless_raise(NEW.series);
     END IF;
-    IF TG_OP <> 'INSERT' THEN
+    FOR gone IN
+        SELECT g.series AS name, greatest(g.last_number + 1, before.high) AS high
+        FROM (
+            SELECT (OLD).* WHERE TG_OP IN ('UPDATE', 'DELETE')
+            UNION ALL
+            SELECT * FROM leaf_id.leaf_gapless WHERE TG_OP = 'TRUNCATE') g
+        LEFT JOIN leaf_id.leaf_gapless_mark before ON before.series = g.series
+    LOOP
         -- See leaf_alloc_mark().
-        mark := greatest(
-            OLD.last_number + 1, (SELECT m.high FROM leaf_id.leaf_gapless_mark m WHERE m.series = OLD.series));
-        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = OLD.series;
-        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high) VALUES (OLD.series, mark)
+        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.name;
+        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high) VALUES (gone.name, gone.high)
         ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
-    END IF;
+    END LOOP;
     RETURN NULL;
 END
 $$;
@@ -132,8 +143,12 @@ COMMENT ON FUNCTION leaf_id.leaf_gapless_follow() IS
 CREATE TRIGGER leaf_gapless_follow
     AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless
     FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_follow();
+CREATE TRIGGER leaf_gapless_follow_truncate
+    BEFORE TRUNCATE ON leaf_id.leaf_gapless
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_gapless_follow();
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit;
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow;
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow_truncate;
 
 CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE

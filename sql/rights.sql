@@ -21,13 +21,37 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_grantee(text) IS 'The name of a role, or public, as in granted_to';
 
+-- Otherwise its entries in rows belong to a dropped role of the same name; as caller_is_one_of() in
+-- src/pg/roles.rs.
+CREATE FUNCTION leaf_id.leaf_is_grantee(role name) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT $1 = 'public' OR EXISTS (
+        SELECT FROM pg_namespace n, pg_class c, aclexplode(n.nspacl || c.relacl) a, pg_roles r
+        WHERE n.nspname = 'leaf_id' AND c.oid = 'leaf_id.leaf_alloc'::regclass
+            AND r.rolname = $1 AND a.grantee = r.oid)
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_is_grantee(name) IS
+    'Whether a name in granted_to is that of a role that was meant';
+
+CREATE FUNCTION leaf_id.leaf_grantees(tag text) RETURNS name[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(array_agg(g.name), '{}')
+    FROM leaf_id.leaf_alloc a CROSS JOIN LATERAL unnest(a.granted_to) g (name)
+    WHERE a.biz_tag = $1 AND leaf_id.leaf_is_grantee(g.name)
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_grantees(text) IS
+    'The roles that may issue ids of a tag because of a grant';
+
 CREATE FUNCTION leaf_id.leaf_grant_tag(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
-    is_known boolean;
     grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
 BEGIN
     IF $1 IS NULL THEN
@@ -45,12 +69,7 @@ BEGIN
                 ERRCODE = 'undefined_object',
                 MESSAGE = format('role "%s" does not exist', grantee_name);
         END IF;
-        SELECT EXISTS (
-            SELECT FROM pg_namespace n, pg_class c, aclexplode(n.nspacl || c.relacl) a, pg_roles r
-            WHERE n.nspname = 'leaf_id' AND c.oid = 'leaf_id.leaf_alloc'::regclass
-                AND r.rolname = grantee_name AND a.grantee = r.oid) INTO is_known;
-        -- Entries under its name belong to a dropped role of the same name.
-        IF NOT is_known THEN
+        IF NOT leaf_id.leaf_is_grantee(grantee_name::name) THEN
             UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, grantee_name::name)
             WHERE grantee_name::name = ANY (a.granted_to);
         END IF;

@@ -568,7 +568,8 @@ BEGIN
         detail := leaf_id.leaf_grant_to_owner($1, $2, true);
     ELSIF action IS NULL THEN
         SELECT r.next_before, r.next_after, r.action, r.detail INTO next_before, next_after, action, detail
-        FROM leaf_id.leaf_raise_for_columns($1, true, max_in_column, type_end, type_end) r;
+        -- Another column may need the ids above this one's type.
+        FROM leaf_id.leaf_raise_for_columns($1, true, max_in_column, NULL, NULL) r;
     END IF;
     detail := coalesce(detail, leaf_id.leaf_used_up(
         next_after, coalesce((SELECT a.max_value FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1), type_end), type_end));

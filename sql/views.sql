@@ -249,12 +249,13 @@ AS $$
         -- Where others own the table, it would check their constraints with the rights of whoever runs
         -- it; of a domain, it would lose the default.
         SELECT coalesce((
-            SELECT (o.rolsuper OR o.rolname = current_user) AND a.attinhcount = 0
-                AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype)
-            FROM pg_class c
-            JOIN pg_roles o ON o.oid = c.relowner
-            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = d.narrow_column
-            WHERE c.oid = d.narrow_relation), false) AS can_widen
+            SELECT a.attinhcount = 0 AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT EXISTS (
+                SELECT FROM leaf_id.leaf_family(d.narrow_relation) m
+                JOIN pg_class c ON c.oid = m
+                JOIN pg_roles o ON o.oid = c.relowner
+                WHERE NOT o.rolsuper AND o.rolname <> current_user)
+            FROM pg_attribute a
+            WHERE a.attrelid = d.narrow_relation AND a.attname = d.narrow_column), false) AS can_widen
     ) w
     CROSS JOIN LATERAL (VALUES
         (d.last_error IS NOT NULL AND d.server_away_since IS NULL AND NOT e.is_the_tag_over, 'critical',
@@ -328,7 +329,8 @@ AS $$
         (s.evictions > 0 AND s.slots_used = s.slots, 'warning',
             format('all %s slots are in use, and %s tags were evicted with %s cached ids. The remedy needs a restart', s.slots, s.evictions, s.evicted_ids),
             NULL,
-            format('ALTER SYSTEM SET leaf_id.max_tags = %s', 2 * s.slots))
+            CASE WHEN s.slots < 1000000 THEN
+                format('ALTER SYSTEM SET leaf_id.max_tags = %s', least(2 * s.slots, 1000000)) END)
     ) p (stands, severity, what, since, remedy)
     WHERE p.stands AND pg_has_role('pg_monitor', 'USAGE')
 $$;

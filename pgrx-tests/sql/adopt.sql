@@ -142,9 +142,11 @@ CREATE TABLE other (n bigint DEFAULT nextval('t_id_seq'));
 CREATE VIEW last AS SELECT last_value FROM t_id_seq;
 CREATE FUNCTION f() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT nextval('t_id_seq'); END;
 SELECT unnest(string_to_array(leaf_id.leaf_users_of_sequence('t_id_seq'::regclass), ', ')) AS used_by ORDER BY 1;
+-- Ids of two tags could be equal, so the tag is to be named.
+SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 -- (It is said, in any order.)
 SET client_min_messages = warning;
-:adopt
+SELECT leaf_adopt('t', 'id', 't');
 RESET client_min_messages;
 INSERT INTO t DEFAULT VALUES RETURNING id;
 INSERT INTO other DEFAULT VALUES RETURNING n;
@@ -380,8 +382,7 @@ CREATE TABLE t (id bigserial PRIMARY KEY);
 CREATE TABLE u (id bigserial);
 CREATE TABLE w (n bigint DEFAULT nextval('t_id_seq'));
 INSERT INTO t DEFAULT VALUES;
-:adopt
-SELECT leaf_adopt('u', 'id', 't');
+SELECT leaf_adopt('t', 'id', 't'), leaf_adopt('u', 'id', 't');
 INSERT INTO t DEFAULT VALUES;
 INSERT INTO w DEFAULT VALUES;
 :release
@@ -391,13 +392,33 @@ INSERT INTO w DEFAULT VALUES RETURNING n - (SELECT max(id) FROM t) AS further;
 INSERT INTO u DEFAULT VALUES;
 SELECT leaf_release('u', 'id');
 SELECT count(*) FROM tags;
--- A tag that is gone, after a restore of the schema alone, does not stop it.
+-- A tag that is gone, as after a restore of the schema alone, is created first: its name may know of ids
+-- that are in no row.
 SELECT leaf_adopt('u', 'id');
+SELECT last_id AS taken FROM leaf_segment_next_range('u', 50) \gset
 DELETE FROM tags;
-DELETE FROM leaf_id.leaf_high_mark;
+SELECT * FROM refusal($$SELECT leaf_release('u', 'id')$$) \gx
+SELECT action FROM leaf_sync('u');
 SELECT leaf_release('u', 'id');
-INSERT INTO u DEFAULT VALUES;
+INSERT INTO u DEFAULT VALUES RETURNING id > :taken AS above;
 DROP TABLE w, t, u;
+DELETE FROM leaf_id.leaf_high_mark;
+
+-- A name whose ids were larger than the column can hold.
+SELECT leaf_tag_create('t', start => 5000000000), leaf_tag_drop('t');
+CREATE TABLE t (id serial);
+SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
+INSERT INTO t DEFAULT VALUES RETURNING id;
+DROP TABLE t;
+DELETE FROM leaf_id.leaf_high_mark;
+
+-- A sequence that counts down would come to the ids of the tag.
+SELECT leaf_tag_create('t');
+CREATE TABLE t (id bigint DEFAULT leaf_segment_next('t'));
+CREATE SEQUENCE down INCREMENT -1 OWNED BY t.id;
+SELECT * FROM refusal($$SELECT leaf_release('t', 'id')$$) \gx
+DROP TABLE t;
+SELECT leaf_tag_drop('t', forget => true);
 
 -- An exhausted tag cannot go back.
 CREATE TABLE t (id smallserial);

@@ -90,7 +90,8 @@ UPDATE leaf_id.leaf_gapless SET last_number = 0 WHERE series = 's';
 DELETE FROM leaf_id.leaf_gapless_mark;
 :next
 UPDATE leaf_id.leaf_gapless SET last_number = 0 WHERE series = 's';
-ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit, ENABLE ALWAYS TRIGGER leaf_gapless_follow;
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit, ENABLE ALWAYS TRIGGER leaf_gapless_follow,
+    ENABLE ALWAYS TRIGGER leaf_gapless_follow_truncate;
 -- Nor if it is renamed before it is used.
 BEGIN;
 UPDATE leaf_id.leaf_gapless SET series = 'u' WHERE series = 's';
@@ -184,6 +185,19 @@ DROP RULE r ON leaf_id.leaf_gapless;
 ALTER TABLE leaf_id.leaf_gapless DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;
 DROP TRIGGER t ON leaf_id.leaf_gapless;
 DROP TRIGGER t2 ON leaf_id.leaf_gapless;
+
+-- TRUNCATE leaves marks, as DELETE does.
+SELECT leaf_gapless_create('emptied', start => 501);
+DELETE FROM leaf_id.leaf_gapless_mark WHERE series = 'emptied';
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT * FROM refusal('TRUNCATE leaf_id.leaf_gapless');
+ROLLBACK;
+BEGIN;
+TRUNCATE leaf_id.leaf_gapless;
+SELECT leaf_gapless_create('emptied');
+SELECT leaf_gapless_next('emptied');
+ROLLBACK;
+SELECT leaf_gapless_drop('emptied', forget => true);
 
 SELECT leaf_gapless_drop('s'), leaf_gapless_drop('other');
 DROP VIEW edits;

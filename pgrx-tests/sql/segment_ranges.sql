@@ -65,5 +65,11 @@ SELECT max_id AS before FROM leaf_id.leaf_alloc WHERE biz_tag = 'lowered' \gset
 SELECT * FROM refusal($$SELECT leaf_segment_next_range('lowered', 1000000)$$);
 SELECT max_id - :before < 10 AS few FROM leaf_id.leaf_alloc WHERE biz_tag = 'lowered';
 
+-- A function of a later version, before the restart: the library knows two columns.
+CREATE FUNCTION later(text, integer, OUT a bigint, OUT b bigint, OUT c bigint)
+    LANGUAGE c STRICT AS '$libdir/leaf_id', 'leaf_segment_next_range_wrapper';
+SELECT r.sqlstate, r.message FROM refusal($$SELECT later('long_1000', 1)$$) r;
+DROP FUNCTION later;
+
 SELECT count(leaf_tag_drop(biz_tag, forget => true)::text) FROM leaf_id.leaf_alloc
 WHERE biz_tag IN ('batches', 'ranges', 'lost', 'lowered', 'short', 'short_here', 'narrow') OR biz_tag LIKE 'long%';

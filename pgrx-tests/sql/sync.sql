@@ -408,6 +408,27 @@ DROP TABLE loose_part;
 SELECT clean();
 DELETE FROM leaf_id.leaf_opaque_key;
 
+-- What cannot be read is not taken for empty.
+CREATE TABLE held (id bigint);
+INSERT INTO held VALUES (1000000);
+CREATE VIEW held_view AS SELECT id FROM held;
+CREATE FOREIGN DATA WRAPPER elsewhere;
+CREATE SERVER elsewhere FOREIGN DATA WRAPPER elsewhere;
+CREATE TABLE parts (id bigint, k int) PARTITION BY LIST (k);
+CREATE FOREIGN TABLE far PARTITION OF parts FOR VALUES IN (2) SERVER elsewhere;
+SELECT r.* FROM refusal($$SELECT leaf_sync('held', 'held_view', 'id')$$) r;
+SELECT r.* FROM refusal($$SELECT leaf_sync('parts', 'parts', 'id')$$) r;
+DROP TABLE parts;
+DROP VIEW held_view;
+DROP FOREIGN DATA WRAPPER elsewhere CASCADE;
+-- A column with a smaller type does not end the tag.
+SELECT leaf_tag_create('wide', max_value => 2147483647);
+CREATE TABLE legacy (n smallint);
+SELECT action, detail FROM leaf_sync('wide', 'legacy', 'n');
+SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'wide';
+DROP TABLE held, legacy;
+SELECT clean();
+
 -- A database without tags, as after pg_dump -t: a superuser's call trusts the owners of tables. Once
 -- there are tags, it does not. One warning says how many were left out.
 SET SESSION AUTHORIZATION leaf_id_mallory;

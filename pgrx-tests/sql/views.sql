@@ -47,6 +47,15 @@ SELECT * FROM leaf_id.problems;
 SELECT leaf_tag_grant('orders', 'leaf_id_stranger');
 SELECT tag, last_id, narrow_relation FROM leaf_id.tags_detail WHERE tag = 'orders';
 SELECT severity, regexp_replace(what, ', at this rate on [0-9-]{10}', '') AS what, remedy FROM leaf_id.problems;
+-- Nor where one of the partitions is a stranger's.
+DROP TABLE theirs.small;
+CREATE TABLE parts (id integer DEFAULT leaf_segment_next('orders'), k int) PARTITION BY LIST (k);
+CREATE TABLE part PARTITION OF parts FOR VALUES IN (1);
+UPDATE leaf_id.leaf_alloc SET max_id = 2147483640 WHERE biz_tag = 'orders';
+SELECT remedy IS NOT NULL AS has_remedy FROM leaf_id.problems;
+ALTER TABLE part OWNER TO leaf_id_stranger;
+SELECT remedy IS NOT NULL AS has_remedy FROM leaf_id.problems;
+DROP TABLE parts;
 SELECT leaf_tag_revoke('orders', 'leaf_id_stranger');
 DROP OWNED BY leaf_id_stranger;
 DROP ROLE leaf_id_stranger;

@@ -232,6 +232,49 @@ fn functions_in_the_place_of_leaf_ids_while_a_call_waits() {
     }
 }
 
+/// The same between two columns, whose transactions end; and for a role that may only become a
+/// superuser. Before: the third column is moved by her function.
+#[test]
+fn a_function_in_the_place_of_leaf_ids_between_two_columns() {
+    let attack = Attack::on_installed(Attacker::Installer, &[]);
+    // PostgreSQL's, where a table is gone that a function was waiting for.
+    attack.server.expect_internal_errors();
+    attack.admin().run(&format!(
+        "CREATE ROLE dba LOGIN; GRANT postgres TO dba; CREATE SCHEMA apps AUTHORIZATION dba;
+         GRANT SELECT, INSERT, UPDATE ON leaf_id.leaf_alloc TO dba; GRANT USAGE ON SCHEMA apps TO {MALLORY}"
+    ));
+    let mut dba = attack.server.connect_as("dba", SHOP);
+    for n in 1..=5 {
+        dba.run(&format!(
+            "CREATE TABLE apps.t{n} (id serial); GRANT SELECT ON apps.t{n} TO {MALLORY}"
+        ));
+    }
+    let mut holder = attack.mallory();
+    holder.run("BEGIN; SELECT * FROM apps.t1");
+    let planted = format!(
+        "BEGIN; DROP EXTENSION leaf_id CASCADE; CREATE SCHEMA leaf_id;
+         CREATE FUNCTION leaf_id.leaf_move(relation regclass, column_name name, tag text, step integer,
+             is_release boolean, OUT source text, OUT first_id bigint, OUT details text)
+         LANGUAGE plpgsql AS $f$BEGIN PERFORM {HERS}.run('leaf_move'); END$f$;
+         GRANT USAGE ON SCHEMA leaf_id TO PUBLIC; COMMIT"
+    );
+    let mut watcher = attack.admin();
+    let mut waits = |what: &str| {
+        let sql = format!("SELECT count(*) > 0 FROM pg_stat_activity WHERE {what}");
+        wait_until(LIMIT, what, || watcher.value(&sql));
+    };
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| dba.try_run("CALL leaf_adopt_all('apps')"));
+        waits("usename = 'dba' AND wait_event = 'PgSleep'");
+        let dropping = scope.spawn(|| attack.mallory().try_run(&planted));
+        waits("query LIKE 'BEGIN; DROP EXTENSION%' AND wait_event_type = 'Lock'");
+        holder.run("ROLLBACK");
+        dropping.join().unwrap().unwrap();
+        println!("{:?}", calling.join().unwrap());
+    });
+    attack.assert_nobody_ran_her_code();
+}
+
 /// As above, but the call is her own, of a function that runs with the extension's rights. Before: it
 /// waits for the table, and then reads her view instead.
 #[test]
