@@ -56,7 +56,7 @@ impl FormatError {
                         u32::from(max) + 1
                     ))
                     .set_hint(
-                        "Give further rows of this millisecond a later time, or another worker id.",
+                        "Give further rows of this millisecond another worker id, set aside for them, or a later time that no row has.",
                     )
             }
             Self::TimeOutOfRange { first, last } => {

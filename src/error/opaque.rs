@@ -57,7 +57,7 @@ impl OpaqueError {
             )
             .set_detail("A key is never replaced: ids of another one would be issued twice.")
             .set_hint(format!(
-                "To go on with it, if no ids of it are in use, create the tag alone: SELECT {}({});",
+                "To go on with it, if no ids of it are in use, create the tag alone, with its server if it has one: SELECT {}({});",
                 function("leaf_tag_create"),
                 literal(&tag)
             )),
@@ -93,7 +93,7 @@ impl OpaqueError {
                 format!("opaque tag \"{tag}\" has issued all its ids (1 to {last})"),
             )
             .set_hint(format!(
-                "Create another one, with {}(); a key has no more.",
+                "Its key has no more; another tag, by {}(), is for another column, since it would repeat them.",
                 function("leaf_opaque_create")
             )),
             Self::OutOfRange { tag, value, last } => error(

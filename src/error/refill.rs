@@ -29,12 +29,12 @@ impl Cure {
         );
         report.set_hint(match self {
             Self::Sync => format!(
-                "To create the tags that columns name, above their ids: SELECT * FROM {}();",
+                "To create the tags that columns name, above their ids, unless other servers issue them, too: SELECT * FROM {}();",
                 function("leaf_sync")
             ),
             Self::Similar(other) => format!("Perhaps you meant the tag \"{other}\"."),
             Self::Opaque => format!(
-                "Create it with {}(), with a start above the numbers of all ids that are in use.",
+                "Create it with {}(), with a start above the numbers of all ids that are in use, or with the server that its ids came from.",
                 function("leaf_tag_create")
             ),
             Self::Create => format!(
@@ -291,31 +291,24 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
         format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
     );
     if skip == 0 {
-        let raise = raise_end(tag, max_value);
-        return report.set_hint(match max_value {
-            SMALLINT_END | INTEGER_END => {
-                format!("Change the columns that hold its ids to bigint, and then: {raise}")
-            }
-            _ => format!(
-                "If nothing depends on this end, such as numbers made of a year and an id: {raise}"
-            ),
-        });
+        return report.set_hint(raise_end("Raise it", tag, max_value));
     }
     report
         .set_detail(format!(
             "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
         ))
-        .set_hint(format!(
-            "To raise it: {} Or, only if no claim of any tag is missing, set \"leaf_id.failover_skip\" to 0, issue an id of this tag, and set it back.",
-            raise_end(tag, max_value)
-        ))
+        .set_hint(raise_end("If no claim of any tag is missing, set \"leaf_id.failover_skip\" to 0, issue an id of this tag, and set it back; otherwise raise its end", tag, max_value))
 }
 
-/// HINT: a greater end, with one more digit.
-pub(super) fn raise_end(tag: &str, max_value: i64) -> String {
+/// HINT: to raise the end, `advice`, by one more digit, and what must not depend on the old one.
+pub(super) fn raise_end(advice: &str, tag: &str, max_value: i64) -> String {
     let end = max_value.saturating_mul(10).min(i64::MAX - 1);
+    let condition = match max_value {
+        SMALLINT_END | INTEGER_END => "once the columns that hold its ids are bigint",
+        _ => "if nothing depends on this end, such as numbers made of a year and an id",
+    };
     format!(
-        "UPDATE leaf_id.leaf_alloc SET max_value = {end} WHERE biz_tag = {};",
+        "{advice}, {condition}: UPDATE leaf_id.leaf_alloc SET max_value = {end} WHERE biz_tag = {};",
         literal(tag)
     )
 }

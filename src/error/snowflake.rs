@@ -50,7 +50,7 @@ pub enum SnowflakeError {
 /// Part of a HINT: what to do if ids carry times that are too late for good.
 fn new_worker_id(condition: &str) -> String {
     format!(
-        "if {condition}, set \"leaf_id.worker_id\" to one that was never used before, reload, and call leaf_id.leaf_snowflake_reset(now())"
+        "if {condition}, and the worker id is not leased, set \"leaf_id.worker_id\" to one that was never used before, reload, and call leaf_id.leaf_snowflake_reset(now())"
     )
 }
 
@@ -107,7 +107,7 @@ impl SnowflakeError {
                 "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock",
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint(format!("Correct the clock, or raise \"leaf_id.max_clock_lead\", first on all standbys that share this worker id; {}.", new_worker_id("the clock is right now, and the worker id is not leased"))),
+            .set_hint(format!("Correct the clock, or raise \"leaf_id.max_clock_lead\", first on all standbys that share this worker id; {}.", new_worker_id("the clock is right now"))),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps",

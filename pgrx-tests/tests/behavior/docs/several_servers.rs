@@ -130,10 +130,11 @@ fn the_commands_for_worker_ids_from_a_registry_work() {
     ];
     run(&mut session, on_member, &replaced);
 
-    let [on_registry, on_server] = &blocks("Worker ids from a registry")[..] else {
+    let [on_registry, retire, on_server] = &blocks("Worker ids from a registry")[..] else {
         panic!("other blocks than expected");
     };
     run(&mut registry, on_registry, &[]);
+    run(&mut registry, retire, &[]);
     run(&mut session, on_server, &[]);
     wait_until(LIMIT, "a snowflake id", || {
         session
@@ -142,8 +143,11 @@ fn the_commands_for_worker_ids_from_a_registry_work() {
     });
     let holder: String = registry.value("SELECT name FROM leaf_id.fleet WHERE state = 'leased'");
     assert_eq!(holder, leaf_id_tests::default_node_name(&member));
-    // As for a server that is gone for good, and for a worker id to be retired.
-    registry.run("SELECT leaf_id.leaf_worker_release(0); SELECT leaf_id.leaf_worker_retire(0)");
+    let free: i64 = registry
+        .value("SELECT count(*) FROM leaf_id.fleet WHERE worker_id = 1 AND state <> 'retired'");
+    assert_eq!(free, 0);
+    // As for a server that is gone for good.
+    registry.run("SELECT leaf_id.leaf_worker_release(0)");
 }
 
 /// From one writer to the other; before PostgreSQL 16, rows would loop forever.
