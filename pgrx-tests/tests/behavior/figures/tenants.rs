@@ -86,6 +86,14 @@ fn a_slot_for_each_tenant() {
         "tenants at random: {took:?} an id; {}",
         evictions(&mut session)
     ));
+    for (what, sql) in [
+        ("leaf_id.tags", "SELECT count(health) FROM leaf_id.tags"),
+        ("leaf_id.problems", "SELECT count(*) FROM leaf_id.problems"),
+        ("leaf_sync()", "SELECT count(*) FROM leaf_sync()"),
+    ] {
+        let ((), took) = timed(|| session.run(sql));
+        tell(&format!("{what}: {took:.1?}"));
+    }
     let mut other = server.session();
     other.run("SET statement_timeout = 0");
     other.be_patient();

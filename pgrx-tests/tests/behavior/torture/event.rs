@@ -34,6 +34,12 @@ pub(super) trait Happening: Copy + Debug + Ord + 'static {
 
     /// True if the event explains a session's error.
     fn explains(self, failure: &Failure) -> bool;
+
+    /// True if the event interrupts a claim, which is then repeated, each time after a longer while.
+    /// Several of them explain a call that waits too long.
+    fn delays(self) -> bool {
+        false
+    }
 }
 
 /// Causes of lost ids that are neither requested by failed calls nor counted by a view, the most

@@ -132,6 +132,17 @@ impl Happening for Event {
         };
         states.contains(&&*failure.state) || (self.keeps_worker_ids_away() && is_refusal(failure))
     }
+
+    fn delays(self) -> bool {
+        matches!(
+            self,
+            Self::CancelClaims
+                | Self::TerminateClaims
+                | Self::EndedConnections
+                | Self::CutBeforeClaim
+                | Self::CutAfterClaim
+        )
+    }
 }
 
 impl Event {
