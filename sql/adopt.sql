@@ -478,9 +478,9 @@ BEGIN
     FOREACH this IN ARRAY $3 LOOP
         users := leaf_id.leaf_users_of_sequence(this);
         IF NOT EXISTS (SELECT FROM leaf_id.leaf_owned_sequences($1, $2) o WHERE o.sequence = this) THEN
-            notice := 'sequence %s is not owned by the column, and stays: ids that are taken from it for this column will collide';
+            notice := 'sequence %s is not owned by the column, and stays: ids that are taken from it may equal those of the tag';
         ELSIF users IS NOT NULL THEN
-            notice := 'sequence %s stays, as something else depends on it: %s';
+            notice := 'sequence %s stays, as something else depends on it, whose ids may equal those of the tag: %s';
         ELSE
             BEGIN
                 taken := greatest(taken, leaf_id.leaf_drop_sequence(this));
@@ -740,7 +740,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'tag "%" does not exist', $1
             USING ERRCODE = 'undefined_object', DETAIL = 'Which of its ids are in use is not known without it.',
-            HINT = format('To create it, above those that are known: SELECT * FROM %s(%L);', leaf_id.leaf_function_name('leaf_sync'), $1);
+            HINT = format('To create it, above those that are known, unless other servers issue them, too: SELECT * FROM %s(%L);', leaf_id.leaf_function_name('leaf_sync'), $1);
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'cannot release column "%" of table % from tag "%", which is sourced from server "%"',
             $2, $3, $1, stored.server
@@ -837,8 +837,8 @@ COMMENT ON FUNCTION leaf_id.leaf_release_locked(oid, name) IS 'The work of leaf_
 
 -- Checks that can refuse the move run before any wait for a lock.
 CREATE FUNCTION leaf_id.leaf_check_move(
-    relation oid, column_name name, table_name text, number smallint, tag text, sequence oid, is_plain boolean,
-    wanted_tag text, step integer, is_release boolean)
+    relation oid, column_name name, table_name text, number smallint, tag text, is_plain boolean, wanted_tag text,
+    step integer, is_release boolean)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -871,15 +871,6 @@ BEGIN
             USING ERRCODE = 'feature_not_supported', DETAIL = 'It has neither a sequence nor an identity.',
             HINT = format('To number its rows all the same, name the tag: SELECT %s(%L, %L, %L);',
                 leaf_id.leaf_function_name('leaf_adopt'), $3, $2, leaf_id.leaf_default_tag($1, number, false));
-    ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL AND EXISTS (
-        SELECT FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
-        WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = sequence
-            AND f.adrelid NOT IN (SELECT leaf_id.leaf_family($1)))
-    THEN
-        RAISE EXCEPTION 'cannot move column "%" of table %', $2, $3
-            USING ERRCODE = 'feature_not_supported', DETAIL = 'Its sequence numbers other tables, too, and ids of two tags may be equal.',
-            HINT = format('To move it, and then the others to the same tag: SELECT %s(%L, %L, %L);',
-                leaf_id.leaf_function_name('leaf_adopt'), $3, $2, leaf_id.leaf_default_tag($1, number, false));
     ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL THEN
         new_tag := leaf_id.leaf_default_tag($1, number, false);
         IF EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = new_tag) THEN
@@ -890,7 +881,7 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, oid, boolean, text, integer, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean) IS
     'True; an error if a column cannot be moved as is wanted';
 
 CREATE FUNCTION leaf_id.leaf_tell_unindexed(relation oid, column_name name, table_name text) RETURNS void
@@ -1031,12 +1022,13 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_left_sequences(oid[]) IS
     'The sequences that can be dropped now, and why the others cannot';
 
-CREATE FUNCTION leaf_id.leaf_movable_columns(schema name, is_release boolean, OUT relation oid, OUT column_name name)
+CREATE FUNCTION leaf_id.leaf_movable_columns(
+    schema name, is_release boolean, OUT relation oid, OUT column_name name, OUT shares boolean)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT c.oid, a.attname
+    SELECT c.oid, a.attname, s.sequence IS NOT NULL AND count(*) OVER (PARTITION BY s.sequence) > 1
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = $1
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -1052,7 +1044,7 @@ AS $$
     ORDER BY c.relname, a.attnum
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_movable_columns(name, boolean) IS
-    'The columns that leaf_adopt_all() and leaf_release_all() are to move';
+    'The columns that leaf_adopt_all() and leaf_release_all() are to move, and whether others have the same sequence';
 
 -- After the first lock, no wait is as long as deadlock_timeout.
 CREATE FUNCTION leaf_id.leaf_try_to_move(
@@ -1147,7 +1139,7 @@ BEGIN
     this := leaf_id.leaf_column($1, $2);
     what := format('column "%s" of table %s', $2, this.table_name);
     is_right := leaf_id.leaf_check_move(
-        $1, $2, this.table_name, this.number, this.tag, this.sequence, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
+        $1, $2, this.table_name, this.number, this.tag, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
     -- Views are opened, too. Without a limit, one that is locked would be waited for without end.
     PERFORM set_config('lock_timeout', coalesce(nullif(lock_timeout, 0), total_wait)::text, true);
     IF NOT $5 AND this.tag IS NOT NULL THEN
@@ -1244,7 +1236,13 @@ BEGIN
     IF NOT $2 THEN
         PERFORM leaf_id.leaf_check_preloaded(true);
     END IF;
-    FOR found IN SELECT c.relation, c.column_name FROM leaf_id.leaf_movable_columns($1, $2) c LOOP
+    FOR found IN SELECT c.relation, c.column_name, c.shares FROM leaf_id.leaf_movable_columns($1, $2) c LOOP
+        IF found.shares THEN
+            RAISE NOTICE 'column "%" of table % stays as it is', found.column_name, found.relation::pg_catalog.regclass
+                USING DETAIL = 'Other columns have its sequence, too, and ids of two tags may be equal.',
+                    HINT = 'Name one tag for all of them, as the third argument of leaf_adopt().';
+            CONTINUE;
+        END IF;
         -- As leaf_require(), whose lock the last COMMIT has released, but by no name that somebody else
         -- can have taken meanwhile, to run something with the caller's rights. Everybody may lock this
         -- view.

@@ -164,7 +164,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_tell_code(oid[]),
     leaf_id.leaf_last_of_tag(text, name, text),
     leaf_id.leaf_release_locked(oid, name),
-    leaf_id.leaf_check_move(oid, name, text, smallint, text, oid, boolean, text, integer, boolean),
+    leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean),
     leaf_id.leaf_tell_unindexed(oid, name, text),
     leaf_id.leaf_lock_descendants(oid, float8),
     leaf_id.leaf_lock_holders(oid, oid[]),

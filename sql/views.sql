@@ -63,7 +63,7 @@ AS $$
                 AND NOT EXISTS (
                     SELECT FROM unnest(l.granted_to) g (name)
                     LEFT JOIN pg_roles r ON r.rolname = g.name
-                    WHERE g.name = 'public' OR pg_has_role(w.role, r.oid, 'USAGE')))
+                    WHERE leaf_id.leaf_is_grantee(g.name) AND (g.name = 'public' OR pg_has_role(w.role, r.oid, 'USAGE'))))
     -- The type of an inherited column is its parent's.
     ORDER BY i.tag, e.last_id, a.attinhcount, i.relation, i.column_name
 $$;
@@ -248,7 +248,7 @@ AS $$
     CROSS JOIN LATERAL (
         -- Where others own the table, it would check their constraints with the rights of whoever runs
         -- it; of a domain, it would lose the default.
-        SELECT coalesce((
+        SELECT (e.percent >= 80 OR e.is_soon) AND coalesce((
             SELECT a.attinhcount = 0 AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT EXISTS (
                 SELECT FROM leaf_id.leaf_family(d.narrow_relation) m
                 JOIN pg_class c ON c.oid = m

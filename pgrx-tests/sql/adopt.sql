@@ -142,11 +142,9 @@ CREATE TABLE other (n bigint DEFAULT nextval('t_id_seq'));
 CREATE VIEW last AS SELECT last_value FROM t_id_seq;
 CREATE FUNCTION f() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT nextval('t_id_seq'); END;
 SELECT unnest(string_to_array(leaf_id.leaf_users_of_sequence('t_id_seq'::regclass), ', ')) AS used_by ORDER BY 1;
--- Ids of two tags could be equal, so the tag is to be named.
-SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 -- (It is said, in any order.)
 SET client_min_messages = warning;
-SELECT leaf_adopt('t', 'id', 't');
+:adopt
 RESET client_min_messages;
 INSERT INTO t DEFAULT VALUES RETURNING id;
 INSERT INTO other DEFAULT VALUES RETURNING n;

@@ -474,7 +474,7 @@ fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
     world.refused(Kind::Claim, held, Status::Grace);
 }
 
-/// Neither while it has no row, nor after its lease has ended.
+/// Neither while it has no row, nor after its lease has ended, nor to who had it.
 #[test]
 fn the_worker_id_that_the_registrys_server_has_by_hand_is_leased_to_nobody() {
     let mut world = World::new();
@@ -488,6 +488,13 @@ fn the_worker_id_that_the_registrys_server_has_by_hand_is_leased_to_nobody() {
     let other = world.granted(Kind::Claim, member("members", "b"));
     assert_eq!(other.worker_id, 0);
     world.refused(Kind::Claim, member("members", "c"), Status::Full);
+    let again = Member {
+        token: world.row(1).token,
+        held: Some((1, world.row(1).reserved_until_ms)),
+        ..member("members", "a")
+    };
+    world.refused(Kind::Renew, again, Status::Retired);
+    world.refused(Kind::Claim, again, Status::Full);
 }
 
 #[test]

@@ -211,7 +211,6 @@ fn a_nodes_name_is_its_roles() {
     assert_eq!(assert_granted(&mut honest, "h1").worker_id, mine.worker_id);
 }
 
-/// S10. Before: the first requester determines the epoch of the whole fleet.
 /// Before: the byte stays in leaf_worker, and no dump of the database can be restored.
 #[test]
 fn a_nodes_name_is_text() {
@@ -240,6 +239,7 @@ fn a_nodes_name_is_text() {
     );
 }
 
+/// S10. Before: the first requester determines the epoch of the whole fleet.
 #[test]
 fn the_epoch_is_the_owners() {
     let (_server, mut honest, mut mallory) = registry();

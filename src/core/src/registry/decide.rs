@@ -127,6 +127,11 @@ impl Case<'_> {
                 .is_none_or(|role| role == self.requester.role)
     }
 
+    /// True if the worker id is retired, or if the registry's own server has it by hand.
+    fn is_retired(&self, row: &Row) -> bool {
+        row.retired || self.here.worker_id == Some(row.worker_id)
+    }
+
     fn is_here(&self) -> bool {
         self.registry.place == Some(self.here.place)
     }
@@ -368,7 +373,7 @@ impl Case<'_> {
                 "worker id {worker_id} was renewed by a copy of node \"{node}\""
             ));
         }
-        if row.retired {
+        if self.is_retired(&row) {
             sometimes!("registry: a retired worker id is not renewed");
             return refused(Status::Retired, format!("worker id {worker_id} is retired"));
         }

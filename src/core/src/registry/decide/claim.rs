@@ -21,8 +21,8 @@
 //!
 //! A row is unusable if it is retired, or beyond the layout, which may have been changed for one with
 //! fewer worker ids. A retired row is never entered. Another worker id is a free one, or one whose
-//! lease has ended, but not the one that the registry's own server has by hand; without either, the
-//! claim is refused (Full).
+//! lease has ended; without either, the claim is refused (Full). The worker id that the registry's own
+//! server has by hand counts as retired.
 
 use super::super::terms::{Bounds, Hold, Row};
 use super::{Case, Choice, Stop, refused, shown};
@@ -92,7 +92,7 @@ impl Case<'_> {
         let Some(row) = own else {
             return Own::Missing;
         };
-        let is_usable = !row.retired && self.is_in_layout(&row);
+        let is_usable = !self.is_retired(&row) && self.is_in_layout(&row);
         match self.shows_token(&row) {
             true if !is_usable => Own::Unusable,
             true if row.is_live(self.now_ms()) => Own::Held(row),
@@ -180,7 +180,8 @@ impl Case<'_> {
                 && row.admits(self.requester)
                 && (self.belongs(&row) || self.below_limit());
         let kept = row.host && own.is_none();
-        let enters = (earliest..=latest).contains(&until_ms) && !row.retired && !kept && free;
+        let enters =
+            (earliest..=latest).contains(&until_ms) && !self.is_retired(&row) && !kept && free;
         Ok(enters.then_some(Choice::kept(
             Row {
                 reserved_until_ms: until_ms.max(row.reserved_until_ms),
@@ -242,8 +243,7 @@ impl Case<'_> {
         let ended = self.rows.iter().filter(|(row, hold)| {
             // A locked row is being renewed.
             *hold != Hold::Busy
-                && !row.retired
-                && self.here.worker_id != Some(row.worker_id)
+                && !self.is_retired(row)
                 && self.is_in_layout(row)
                 && (!row.host || self.requester.host)
                 && !self.may_be_live(row)
