@@ -95,6 +95,8 @@ run() {
     need_rust
     locate_copy
 
+    # Again: building takes minutes.
+    check_dir
     if [ -e "$dir" ]; then
         say "Ending the demo that was there before"
         stop_server

@@ -63,7 +63,9 @@ build() {
     *) options+=(CFLAGS=-O2) ;;
     esac
     rm -rf "$tree" "$prefix"
-    mkdir -p "$tree"
+    # At once, so that it is nobody else's when make installs into it.
+    mkdir -p "$tree" "$(dirname "$prefix")"
+    mkdir "$prefix"
     tar -xf "$work/postgresql-$major"_*.orig.tar.* -C "$tree" --strip-components=1
     cd "$tree"
     # Under another make, PostgreSQL's makefiles assume that the headers are generated.

@@ -41,7 +41,7 @@ unpack_root() {
         say "Making a bare Debian $suite for $architecture"
         new=$BARE/new
         # The script is the same for every release, including those unknown to debootstrap.
-        logged debootstrap --variant=minbase --include=sudo --arch="$architecture" "$suite" "$new" \
+        logged debootstrap --force-check-gpg --variant=minbase --include=sudo --arch="$architecture" "$suite" "$new" \
             http://deb.debian.org/debian /usr/share/debootstrap/scripts/sid
         # Answer all questions with yes, and accept a mirror that lags behind.
         printf '%s "%s";\n' APT::Get::Assume-Yes true Acquire::Check-Valid-Until false >"$new/etc/apt/apt.conf.d/bare"

@@ -132,7 +132,7 @@ need_copy() {
     printf '%s\n' "$from" >"$new/${PG_COPY_STAMP##*/}"
     chmod -R u+w,a+rX "$new"
     rm -rf "$PG_PREFIX"
-    mv "$new" "$PG_PREFIX"
+    mv -T "$new" "$PG_PREFIX"
     # Other headers require new bindings.
     rm -f "$PGRX_HOME/config.toml"
 }

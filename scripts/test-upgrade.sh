@@ -27,9 +27,11 @@ else
 fi
 [ "$("$old_bin/postgres" --version)" != "$("$new_bin/postgres" --version)" ] || die "both are one PostgreSQL"
 
+# Of the server's user alone, since the servers trust everybody; what this script writes is in another
+# one, which that user cannot change.
 dir=$(mktemp -d /tmp/leaf_id-upgrade.XXXXXX)
-chmod 755 "$dir"
 ! is_root || chown "$SERVER_USER" "$dir"
+own=$(mktemp -d /tmp/leaf_id-upgrade.XXXXXX)
 running=
 # in_dir COMMAND...: as the server's user in that directory, since pg_upgrade writes to the current
 # one.
@@ -37,7 +39,7 @@ in_dir() { as_server sh -c 'cd "$1" && shift && exec "$@"' sh "$dir" "$@" </dev/
 end() {
     local status=$?
     [ -z "$running" ] || stop || true
-    if [ $status -eq 0 ]; then as_server find "$dir" -mindepth 1 -delete; rmdir "$dir"; else note "see $dir"; fi
+    if [ $status -eq 0 ]; then as_server find "$dir" -mindepth 1 -delete; rm -r "$dir" "$own"; else note "see $dir and $own"; fi
 }
 trap end EXIT
 
@@ -84,7 +86,7 @@ wait_until_open() {
 take() {
     local session sessions=()
     for session in 1 2 3 4; do
-        role=app psql >"$dir/$1.$session" <<'END' &
+        role=app psql >"$own/$1.$session" <<'END' &
 SELECT 'orders', leaf_segment_next('orders') FROM generate_series(1, 137);
 SELECT 'orders', * FROM leaf_segment_next_batch('orders', 50);
 SELECT 'orders', i FROM leaf_segment_next_range('orders', 40), generate_series(first_id, last_id) i;
@@ -102,13 +104,13 @@ END
         sessions+=($!)
     done
     for session in "${sessions[@]}"; do wait "$session" || die "a session has failed"; done
-    cat "$dir/$1".[1-4] | tr '|' ' ' >"$dir/$1"
-    [ "$(wc -l <"$dir/$1")" = $((4 * 853)) ] || die "some ids are missing"
+    cat "$own/$1".[1-4] | tr '|' ' ' >"$own/$1"
+    [ "$(wc -l <"$own/$1")" = $((4 * 853)) ] || die "some ids are missing"
 }
 
 # least|greatest NAME KIND
-least() { sed -n "s/^$2 //p" "$dir/$1" | sort -n | head -n 1; }
-greatest() { sed -n "s/^$2 //p" "$dir/$1" | sort -n | tail -n 1; }
+least() { sed -n "s/^$2 //p" "$own/$1" | sort -n | head -n 1; }
+greatest() { sed -n "s/^$2 //p" "$own/$1" | sort -n | tail -n 1; }
 max_id() { value "SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '$1'"; }
 
 # State to be preserved: the extension (except for its owner, which PostgreSQL does not carry over),
@@ -173,7 +175,7 @@ END
     value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_min(timestamptz) FROM PUBLIC'
     wait_until_open
     take before
-    facts >"$dir/facts.before"
+    facts >"$own/facts.before"
     if [ -n "$without_marks" ]; then
         for database in app postgres template1; do
             value "SET allow_system_table_mods = on; UPDATE pg_attribute SET attoptions = NULL WHERE attoptions::text LIKE '%pg_attver%'"
@@ -185,7 +187,7 @@ END
 
     make_cluster "$new_bin" "$dir/new"
     in_dir "$new_bin/pg_upgrade" -b "$old_bin" -B "$new_bin" -d "$dir/old" -D "$dir/new" -U postgres --socketdir "$dir" "$@" \
-        >"$dir/pg_upgrade.log" 2>&1 || {
+        >"$own/pg_upgrade.log" 2>&1 || {
         if [ -z "$without_marks" ] && in_dir grep -rqs 'unrecognized parameter "pg_attver"' "$dir/new/pg_upgrade_output.d"; then
             printf '\n!!! PostgreSQL itself refuses this: the old release marks columns (pg_attver), which the new one does not know.\n' >&2
             printf '!!! The marks are removed by hand, in this test alone, to see what becomes of leaf_id.\n\n' >&2
@@ -193,27 +195,27 @@ END
             upgrade "$worker_id" "$@"
             return
         fi
-        die "pg_upgrade fails" "$(tail -n 30 "$dir/pg_upgrade.log")"
+        die "pg_upgrade fails" "$(tail -n 30 "$own/pg_upgrade.log")"
     }
     ! as_server sh -c 'ls "$1"/leaf_id_*' sh "$dir/new" 2>/dev/null || die "pg_upgrade has copied files of leaf_id"
 
     start "$new_bin" "$dir/new"
-    facts >"$dir/facts.after"
-    diff "$dir/facts.before" "$dir/facts.after" || die "not all is as before"
+    facts >"$own/facts.after"
+    diff "$own/facts.before" "$own/facts.after" || die "not all is as before"
     wait_until_open
-    for kind in orders adopted invoices; do printf '%s %s\n' $kind "$(max_id $kind)"; done >"$dir/max_ids"
+    for kind in orders adopted invoices; do printf '%s %s\n' $kind "$(max_id $kind)"; done >"$own/max_ids"
     take after
     for kind in orders adopted invoices snowflake bills; do
         [ "$(least after $kind)" -gt "$(greatest before $kind)" ] ||
             die "ids of $kind do not go on above" "before: $(greatest before $kind), after: $(least after $kind)"
     done
-    [ -z "$(sort "$dir/before" "$dir/after" | uniq -d)" ] || die "ids come twice" "$(sort "$dir/before" "$dir/after" | uniq -d | head -n 5)"
+    [ -z "$(sort "$own/before" "$own/after" | uniq -d)" ] || die "ids come twice" "$(sort "$own/before" "$own/after" | uniq -d | head -n 5)"
     # Only cached ids are skipped.
     while read -r kind before; do
         [ "$(least after "$kind")" = "$before" ] || die "ids of $kind are left out: $before to $(least after "$kind")"
-    done <"$dir/max_ids"
+    done <"$own/max_ids"
     [ "$(least before bills) $(greatest before bills) $(least after bills) $(greatest after bills)" = '1 4 5 8' ] ||
-        die "the bills have a gap" "$(grep -h '^bills' "$dir/before" "$dir/after")"
+        die "the bills have a gap" "$(grep -h '^bills' "$own/before" "$own/after")"
     warnings=$(value "SELECT * FROM leaf_check() WHERE action NOT IN ('none', 'unknown')")
     [ -z "$warnings" ] || die "leaf_check() complains" "$warnings"
     refused=$(role=other value "SELECT leaf_segment_next('secret')" 2>&1) || true

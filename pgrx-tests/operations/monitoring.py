@@ -222,7 +222,9 @@ def test():
     ports = {}
     # The source issues no snowflake ids, and is not meant to.
     for server in (issuer, registry, source):
-        server.ask("CREATE ROLE exporter LOGIN; GRANT pg_monitor TO exporter")
+        server.ask("""
+            CREATE ROLE exporter LOGIN; GRANT pg_monitor TO exporter;
+            ALTER ROLE exporter SET lock_timeout = '1s'; ALTER ROLE exporter SET search_path = pg_catalog""")
         ports[server] = free_port()
         dsn = f"host={server.socket} user=exporter dbname=postgres sslmode=disable"
         Process(f"exporter-{server.name}", "prometheus-postgres-exporter", "--extend.query-path", RUN / "postgres_exporter.yaml",
@@ -340,6 +342,13 @@ def cases(watch, clock, issuer, source, registry, instance):
         issuer.ask("REVOKE pg_monitor FROM exporter")
         wait()
         issuer.ask("GRANT pg_monitor TO exporter")
+
+    # Or the table of tags is locked, for as long as what is cached lasts.
+    with watch.case("LeafIdNoMetrics", "critical", {"instance": instance}, also=["LeafIdRefillFails", "LeafIdWaits"]) as wait:
+        with contextlib.closing(issuer.connect()) as session, session.cursor() as cursor:
+            session.autocommit = False
+            cursor.execute("LOCK TABLE leaf_id.leaf_alloc")
+            wait()
 
     # It is promoted: the first claims on the new timeline skip.
     with watch.case("LeafIdIdsSkipped", "info", {"tag": "orders"}, also=["LeafIdClockLead"]) as wait:

@@ -1,6 +1,7 @@
 //! PostgreSQL programs, the user that runs them, and the directories they use.
 
-use std::os::unix::fs::chown;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -158,7 +159,8 @@ pub fn bin_dir() -> &'static Path {
 pub(crate) fn new_dir() -> PathBuf {
     loop {
         let dir = PathBuf::from(format!("/tmp/li-{:010x}", rand::random::<u64>() >> 24));
-        if fs::create_dir(&dir).is_ok() {
+        // Others must not connect: its servers trust everybody.
+        if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
             give(&dir);
             guard(&dir);
             return dir;
