@@ -16,7 +16,7 @@ COMMENT ON FUNCTION leaf_id.leaf_segment_next_stable(text, oid, internal) IS
     'What leaf_segment_next becomes in COPY; not to be called from SQL';
 
 CREATE FUNCTION @extschema@.leaf_segment_next_batch(tag text, n integer) RETURNS SETOF bigint
-    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_batch_wrapper';
+    STRICT VOLATILE PARALLEL SAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_batch_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_segment_next_batch(text, integer) IS
     'The next n ids of a tag, in increasing order';
 

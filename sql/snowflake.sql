@@ -12,7 +12,7 @@ COMMENT ON FUNCTION leaf_id.leaf_snowflake_next_stable(oid, internal) IS
     'What leaf_snowflake_next becomes in COPY; not to be called from SQL';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_next_batch(n integer) RETURNS SETOF bigint
-    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_next_batch_wrapper';
+    STRICT VOLATILE PARALLEL SAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_next_batch_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_next_batch(integer) IS
     'The next n snowflake ids, in increasing order';
 

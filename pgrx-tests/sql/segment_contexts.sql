@@ -55,6 +55,16 @@ SELECT query, alternates(query) FROM unnest(ARRAY[
     $$SELECT leaf_segment_next(left(tag || 'xxxx', length(tag))) FROM tags$$
 ]) query;
 
+-- PostgreSQL could remember the rows of a function in FROM for the next row with the same argument
+-- (Memoize), once the table is analyzed. A batch of its own for each row:
+CREATE TABLE parents AS SELECT i AS id, i % 5 + 1 AS n FROM generate_series(1, 1000) i;
+ANALYZE parents;
+SELECT count(*), count(DISTINCT c.id) FROM parents p, LATERAL leaf_segment_next_batch('odd', p.n) c (id);
+SELECT count(*), count(DISTINCT c.id) FROM parents p, LATERAL leaf_snowflake_next_batch(p.n) c (id);
+SELECT count(*), count(DISTINCT c.first_id), sum(c.last_id - c.first_id + 1) FROM parents p, LATERAL leaf_segment_next_range('odd', p.n) c;
+SELECT count(*), count(DISTINCT id) FROM (SELECT leaf_segment_next_batch('odd', p.n) AS id FROM parents p) c;
+DROP TABLE parents;
+
 -- Triggers and defaults fill keys.
 CREATE FUNCTION give_id() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN NEW.id := leaf_segment_next(TG_TABLE_NAME); RETURN NEW; END $$;

@@ -304,6 +304,22 @@ DROP FUNCTION as_admin(text);
 DROP OWNED BY leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
 DROP ROLE leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
 
+-- A right that was rolled back is not remembered.
+CREATE ROLE leaf_id_bob;
+SELECT leaf_tag_create('theirs');
+SELECT leaf_segment_next('theirs');
+BEGIN;
+SELECT leaf_tag_grant('theirs', 'public');
+SET LOCAL ROLE leaf_id_bob;
+SELECT leaf_segment_next('theirs'), leaf_segment_next(tag) FROM (SELECT 'theirs' AS tag OFFSET 0) t;
+ROLLBACK;
+SET ROLE leaf_id_bob;
+SELECT sqlstate FROM refusal($$SELECT leaf_segment_next('theirs')$$);
+SELECT sqlstate FROM refusal($$SELECT leaf_segment_next(tag) FROM (SELECT 'theirs' AS tag OFFSET 0) t$$);
+RESET ROLE;
+SELECT leaf_tag_drop('theirs', forget => true);
+DROP ROLE leaf_id_bob;
+
 -- The right to set one column is none to set ids back.
 CREATE ROLE leaf_id_clerk;
 GRANT SELECT, UPDATE (description) ON leaf_id.leaf_alloc TO leaf_id_clerk;

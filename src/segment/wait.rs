@@ -107,7 +107,9 @@ fn take_here(
                 Access::Opaque => {
                     return Err(Failure::Opaque(OpaqueError::Required { tag: name(key) }));
                 }
-                Access::Restricted | Access::Unknown => check_rights(key, deadline)?,
+                Access::Restricted | Access::Unknown => {
+                    check_rights(key, deadline)?;
+                }
                 Access::Everybody => {}
             }
             let is_range = matches!(amount, Amount::Range(_));
@@ -153,9 +155,8 @@ fn find_slot(
     let access = slot_ref.slot.access();
     // Before the check, so that invalidations during it make this caller stale.
     let caller = Caller::to_check();
-    if access != Access::Everybody {
-        check_rights(key, deadline)?;
-    }
+    // A right that the open transaction has granted may be rolled back.
+    let is_ours = access != Access::Everybody && check_rights(key, deadline)?;
     let is_opaque = match access {
         // A key restored or replicated after its row: end the version for all sessions.
         Access::Everybody | Access::Restricted if wanted == Wanted::Numbers => {
@@ -169,17 +170,20 @@ fn find_slot(
     if is_opaque && wanted == Wanted::Ids {
         return Err(Failure::Opaque(OpaqueError::Required { tag: name(key) }));
     }
-    SLOT_CACHE.with_mut(|cache| {
-        cache.remember(&key.tag, slot_ref, access, caller, area.capacity());
-    });
+    if !is_ours {
+        SLOT_CACHE.with_mut(|cache| {
+            cache.remember(&key.tag, slot_ref, access, caller, area.capacity());
+        });
+    }
     Ok(slot_ref)
 }
 
-/// Checks that the caller may issue ids of an existing tag.
-pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
-    let row = see_row(key, deadline)?.alloc;
-    if rights::caller_may_issue(key.relation, &row.granted_to) {
-        Ok(())
+/// Checks that the caller may issue ids of an existing tag. True if the open transaction has written
+/// its row.
+pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<bool, Failure> {
+    let seen = see_row(key, deadline)?;
+    if rights::caller_may_issue(key.relation, &seen.alloc.granted_to) {
+        Ok(seen.ours)
     } else {
         Err(Failure::TagForbidden { tag: name(key) })
     }
