@@ -224,7 +224,7 @@ def test():
     for server in (issuer, registry, source):
         server.ask("""
             CREATE ROLE exporter LOGIN; GRANT pg_monitor TO exporter;
-            ALTER ROLE exporter SET lock_timeout = '1s'; ALTER ROLE exporter SET search_path = pg_catalog""")
+            ALTER ROLE exporter SET lock_timeout = '100ms'; ALTER ROLE exporter SET search_path = pg_catalog""")
         ports[server] = free_port()
         dsn = f"host={server.socket} user=exporter dbname=postgres sslmode=disable"
         Process(f"exporter-{server.name}", "prometheus-postgres-exporter", "--extend.query-path", RUN / "postgres_exporter.yaml",
