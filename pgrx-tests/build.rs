@@ -8,6 +8,7 @@ use std::{env, io};
 const LIBRARIES: [&str; 3] = ["clock", "disk", "memory"];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=preload.h");
     for name in LIBRARIES {
         let source = format!("{name}.c");
         println!("cargo::rerun-if-changed={source}");

@@ -8,31 +8,19 @@
  * Only the time of day is moved. Timeouts, which go by the monotonic clock, stay as they are.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "preload.h"
 
 /* How far ahead in milliseconds, and its complement: a half written pair shows. */
 static const volatile int64_t *setting;
 
 __attribute__((constructor)) static void map_setting(void)
 {
-	const char *file = getenv("LEAF_ID_CLOCK");
-	int			fd = file ? open(file, O_RDONLY | O_CLOEXEC) : -1;
-	void	   *map;
-
-	if (fd < 0)
-		return;
-	map = mmap(NULL, 16, PROT_READ, MAP_SHARED, fd, 0);
-	close(fd);
-	if (map == MAP_FAILED)
-		abort();
-	setting = map;
+	setting = map_file("LEAF_ID_CLOCK", 16);
 }
 
 static int64_t ahead_ms(void)

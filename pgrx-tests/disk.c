@@ -4,30 +4,18 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+
+#include "preload.h"
 
 /* Whether it hangs, and how many calls wait. */
 static volatile int32_t *control;
 
 __attribute__((constructor)) static void map_control(void)
 {
-	const char *file = getenv("LEAF_ID_DISK");
-	int			fd = file ? open(file, O_RDWR | O_CLOEXEC) : -1;
-	void	   *map;
-
-	if (fd < 0)
-		return;
-	map = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	if (map == MAP_FAILED)
-		abort();
-	control = map;
+	control = map_file("LEAF_ID_DISK", 8);
 }
 
 int fsync(int fd)

@@ -4,13 +4,11 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+
+#include "preload.h"
 
 static struct control
 {
@@ -33,17 +31,7 @@ extern void *__libc_realloc(void *memory, size_t size);
 
 __attribute__((constructor)) static void map_control(void)
 {
-	const char *file = getenv("LEAF_ID_MEMORY");
-	int			fd = file ? open(file, O_RDWR | O_CLOEXEC) : -1;
-	void	   *map;
-
-	if (fd < 0)
-		return;
-	map = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	if (map == MAP_FAILED)
-		abort();
-	control = map;
+	control = map_file("LEAF_ID_MEMORY", sizeof(*control));
 }
 
 static int chosen(void)

@@ -135,9 +135,7 @@ impl Server {
     pub fn with_memory(conf: &[(&str, &str)]) -> Self {
         let dir = new_dir();
         Memory::make(&dir);
-        let server = Self::start_in_new(dir, 0, conf);
-        server.session().run("CREATE EXTENSION leaf_id");
-        server
+        Self::with_leaf_id_in(dir, conf)
     }
 
     /// As [`Server::with_leaf_id`], with a disk that can hang.
@@ -145,6 +143,10 @@ impl Server {
     pub fn with_disk(conf: &[(&str, &str)]) -> Self {
         let dir = new_dir();
         Disk::make(&dir);
+        Self::with_leaf_id_in(dir, conf)
+    }
+
+    fn with_leaf_id_in(dir: PathBuf, conf: &[(&str, &str)]) -> Self {
         let server = Self::start_in_new(dir, 0, conf);
         server.session().run("CREATE EXTENSION leaf_id");
         server
