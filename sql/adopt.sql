@@ -1037,7 +1037,7 @@ AS $$
     -- Partitions and children go with theirs.
     WHERE c.relkind IN ('r', 'p') AND a.attinhcount = 0 AND NOT c.relispartition
         AND CASE WHEN $2 THEN s.tag IS NOT NULL
-            -- The last: it was moved, and a sequence of it stayed.
+            -- Or it was moved before, and a sequence could not be dropped then.
             ELSE a.attidentity <> '' OR s.sequence IS NOT NULL
                 OR s.tag IS NOT NULL AND EXISTS (SELECT FROM leaf_id.leaf_owned_sequences(c.oid, a.attnum))
         END

@@ -33,7 +33,7 @@ AS $$
             AND r.rolname = $1 AND a.grantee = r.oid)
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_is_grantee(name) IS
-    'Whether a name in granted_to is that of a role that was meant';
+    'Whether a name in granted_to counts: its role has a grant on the schema or on leaf_alloc, directly';
 
 CREATE FUNCTION leaf_id.leaf_grantees(tag text) RETURNS name[]
 LANGUAGE sql STABLE

@@ -15,6 +15,8 @@ CREATE FUNCTION leaf_id.leaf_segment_next_stable(tag text, function oid, interna
 COMMENT ON FUNCTION leaf_id.leaf_segment_next_stable(text, oid, internal) IS
     'What leaf_segment_next becomes in COPY; not to be called from SQL';
 
+-- One row, although there are n: for more, Memoize would be worth its price, and give the ids of one
+-- outer row to all others with the same n. The same in snowflake.sql.
 CREATE FUNCTION @extschema@.leaf_segment_next_batch(tag text, n integer) RETURNS SETOF bigint
     STRICT VOLATILE PARALLEL SAFE ROWS 1 LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_batch_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_segment_next_batch(text, integer) IS

@@ -93,7 +93,7 @@ impl OpaqueError {
                 format!("opaque tag \"{tag}\" has issued all its ids (1 to {last})"),
             )
             .set_hint(format!(
-                "Its key has no more; another tag, by {}(), is for another column, since it would repeat them.",
+                "Another tag, created by {}(), would issue the same ids in another order, so use it for another column only.",
                 function("leaf_opaque_create")
             )),
             Self::OutOfRange { tag, value, last } => error(

@@ -75,7 +75,7 @@ impl RowType {
         // SAFETY: guaranteed by the caller.
         let len = unsafe { (*self.0).natts };
         if usize::try_from(len) != Ok(N) {
-            pgrx::error!("leaf_id: this function is not of the version of the library");
+            pgrx::error!("leaf_id: the library is of another version than this function");
         }
         let mut nulls = columns.map(|column| column.is_none());
         let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));

@@ -95,9 +95,7 @@ impl Claims {
 
     /// Closes the gate. True if no claim is in progress.
     pub fn stop(&self) -> bool {
-        if let Some(gate) = self.opened() {
-            self.gate.store(gate.wrapping_add(1), Ordering::SeqCst);
-        }
+        self.gate.fetch_or(1, Ordering::SeqCst);
         self.under_way.load(Ordering::SeqCst) == 0
     }
 

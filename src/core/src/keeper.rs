@@ -363,7 +363,7 @@ impl Keeper {
             && !floor.knows_worker_id()
             && !self.is_first
         {
-            // The floor of this run is above others' ids, too, unless it is just the clock.
+            // The floor of this run is above others' ids, too. That of a new cluster is only its clock.
             self.others = Some((configured, floor.ms));
         }
         Ok(floor)
