@@ -43,6 +43,8 @@ const STEPS: usize = 6_000;
 const LEAST_MS: i64 = 50;
 /// Max duration of a few turns of the launcher with their writes.
 const TURNS_MS: i64 = 60;
+/// The launcher's retry interval after a failed write, unless a call waits.
+const RETRY_MS: i64 = 1_000;
 
 const fn terms(reservation_ms: i64, configured_lead_ms: i64) -> Terms {
     Terms {
@@ -192,6 +194,9 @@ enum Trouble {
 struct Since {
     happened: Happened,
     at_ms: i64,
+    /// Failed writes have delayed a change of the worker id so long, in which ids of the one in force
+    /// go on.
+    delayed_ms: i64,
 }
 
 /// The reservation file.
@@ -406,6 +411,7 @@ impl World {
         self.since = Some(Since {
             happened,
             at_ms: self.now_ms,
+            delayed_ms: 0,
         });
         self.waiting_since_ms = None;
         // A wait is allowed if faults have added up to more than the max lead.
@@ -614,6 +620,10 @@ impl World {
                     }
                     // A failed write may still have reached the disk.
                     if fails {
+                        let old_goes_on = is_open && last.worker_id != worker_id;
+                        if let Some(since) = self.since.as_mut().filter(|_| old_goes_on) {
+                            since.delayed_ms += RETRY_MS;
+                        }
                         Input::Written(Err("the disk".into()))
                     } else {
                         server.raise(until_ms);
@@ -725,9 +735,10 @@ impl World {
             None => Since {
                 happened: Happened::Nothing,
                 at_ms: *self.waiting_since_ms.get_or_insert(self.now_ms),
+                delayed_ms: 0,
             },
         };
-        let limit_ms = since.happened.limit_ms(self.terms);
+        let limit_ms = since.happened.limit_ms(self.terms) + since.delayed_ms;
         let until_ms = since.at_ms.max(self.excused_until_ms) + limit_ms;
         if self.now_ms > until_ms {
             let shown = self.live().running.as_ref().map(|running| running.shown);
@@ -747,7 +758,8 @@ impl World {
         {
             let waited_ms = self.now_ms - since.at_ms;
             let times = self.times.entry(since.happened).or_default();
-            times.add(waited_ms, since.happened.limit_ms(self.terms));
+            let limit_ms = since.happened.limit_ms(self.terms) + since.delayed_ms;
+            times.add(waited_ms, limit_ms);
             self.since = None;
         }
         if let Some(since_ms) = self.waiting_since_ms.take() {
