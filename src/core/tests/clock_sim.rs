@@ -702,10 +702,13 @@ impl World {
             Err(stall) => stall,
         };
         match stall {
-            Stall::Full(full) => {
-                let is_waited_for = self.full.is_some_and(|waited| waited.ms == full.ms);
-                if !is_waited_for || wall_ms < full.found_at_ms {
-                    self.full = Some(full);
+            Stall::Full(found) => {
+                // Found anew if the clock was set back meanwhile, as in a session.
+                let is_waited_for = self.full.is_some_and(|full| {
+                    full.ms == found.ms && full.found_at_ms <= found.found_at_ms
+                });
+                if !is_waited_for {
+                    self.full = Some(found);
                 }
                 return false;
             }
