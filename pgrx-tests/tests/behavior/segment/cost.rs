@@ -40,7 +40,7 @@ const LIMITS: [Limit; 9] = [
     },
     Limit {
         what: "a segment id of a tag that is not everybody's, constant tag",
-        hundredths: 3.3,
+        hundredths: 3.9,
         statement: "SELECT count(leaf_segment_next('mine')) FROM generate_series(1, :n)",
     },
     Limit {
