@@ -93,7 +93,7 @@ pub unsafe fn check_once(
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: guaranteed by the caller; the parts of a relation live as long as it is open.
+    // SAFETY: guaranteed by the caller; the class of an open relation stays where it is.
     unsafe {
         let class = &*(*relation).rd_rel;
         // char is signed on some platforms, and unsigned on arm64.
@@ -177,23 +177,16 @@ unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: guaranteed by the caller; trigdesc has numtriggers elements, with null-terminated
-    // names.
+    if !shape.without_row_triggers {
+        return Ok(());
+    }
+    // SAFETY: guaranteed by the caller. The triggers are copied before the first catalog lookup.
     unsafe {
-        let Some(triggers) = (*relation).trigdesc.as_ref() else {
-            return Ok(());
-        };
+        let triggers = row_triggers(relation);
         let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
-        for number in 0..usize::try_from(triggers.numtriggers).unwrap_or(0) {
-            let trigger = &*triggers.triggers.add(number);
-            let kind = u32::from(trigger.tgtype.cast_unsigned());
-            let follows = kind & pg_sys::TRIGGER_TYPE_ROW != 0
-                && trigger.tgenabled.cast_unsigned() != pg_sys::TRIGGER_DISABLED
-                && !trigger.tgisinternal;
-            let function =
-                pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, trigger.tgfoid);
-            if shape.without_row_triggers && follows && function != extension {
-                let name = CStr::from_ptr(trigger.tgname).to_string_lossy();
+        for (function, name) in triggers {
+            let owner = pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, function);
+            if owner != extension {
                 return Err(format!(
                     "It has row trigger \"{name}\", and leases are renewed without firing triggers."
                 ));
@@ -201,6 +194,33 @@ unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Functions and names of the row triggers that are enabled. Copies, because PostgreSQL frees the
+/// triggers of an open relation too when it processes an invalidation, in any catalog lookup.
+///
+/// # Safety
+/// The relation is open and locked.
+unsafe fn row_triggers(relation: pg_sys::Relation) -> Vec<(pg_sys::Oid, String)> {
+    // SAFETY: guaranteed by the caller; trigdesc has numtriggers elements, with null-terminated
+    // names, and no catalog is read meanwhile.
+    unsafe {
+        let Some(triggers) = (*relation).trigdesc.as_ref() else {
+            return Vec::new();
+        };
+        (0..usize::try_from(triggers.numtriggers).unwrap_or(0))
+            .map(|number| &*triggers.triggers.add(number))
+            .filter(|trigger| {
+                u32::from(trigger.tgtype.cast_unsigned()) & pg_sys::TRIGGER_TYPE_ROW != 0
+                    && trigger.tgenabled.cast_unsigned() != pg_sys::TRIGGER_DISABLED
+                    && !trigger.tgisinternal
+            })
+            .map(|trigger| {
+                let name = CStr::from_ptr(trigger.tgname).to_string_lossy();
+                (trigger.tgfoid, name.into_owned())
+            })
+            .collect()
+    }
 }
 
 /// Checks that the primary key is the first column alone, and that no index needs more than column
