@@ -18,7 +18,7 @@ const THREADS: usize = 2;
 /// Of the postmaster, when a process has crashed.
 const CRASH: &str = "terminating any other active";
 
-const SETUP: &str = "
+pub(super) const SETUP: &str = "
     SELECT leaf_tag_create(t) FROM unnest('{t, u, orders, granted, reset, r1}'::text[]) t;
     SELECT leaf_opaque_create('o');
     SELECT leaf_gapless_create('g');
@@ -28,7 +28,7 @@ const SETUP: &str = "
     CREATE TABLE numbered (id serial, n int)";
 
 /// Statements that return ids, and what these are unique within.
-const IDS: [(&str, &str); 9] = [
+pub(super) const IDS: [(&str, &str); 9] = [
     ("t", "SELECT leaf_segment_next('t')"),
     ("t", "SELECT leaf_segment_next_batch('t', 3)"),
     (
@@ -47,7 +47,7 @@ const IDS: [(&str, &str); 9] = [
 ];
 
 /// Other statements. `{n}` is another number in each call.
-const STATEMENTS: &[&str] = &[
+pub(super) const STATEMENTS: &[&str] = &[
     "SELECT leaf_snowflake_decode(2124058834992369739), leaf_snowflake_decode(1, 0, '41/10/12'),
          leaf_snowflake_time(1), leaf_snowflake_time(1, 0), leaf_snowflake_min(now()),
          leaf_snowflake_min(now(), 0), leaf_snowflake_compose(now(), 1, 1),
@@ -91,7 +91,7 @@ const STATEMENTS: &[&str] = &[
 ];
 
 /// Leases a worker id to a node of this name.
-fn lease(node: &str) -> String {
+pub(super) fn lease(node: &str) -> String {
     let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     lease_query(&lease_message(
         "claim",

@@ -7,6 +7,7 @@ mod broken_table;
 mod central_answers;
 mod central_failover;
 mod central_network;
+mod discarded_caches;
 mod explored;
 mod full_disk;
 mod full_queues;
