@@ -37,8 +37,8 @@ use crate::sometimes;
 use crate::state::Refusal;
 
 /// Min reservation in milliseconds, or a whole one if shorter. Many times the duration of a write,
-/// or the reservation would be used up before it may be used; and at the max lead, the start after
-/// a crash has to wait for it.
+/// or ids near the max lead would wait for one in each millisecond; and at the max lead, the start
+/// after a crash has to wait for it.
 const LEAST_MS: i64 = 50;
 
 /// Limits from the settings and the registry, in milliseconds.

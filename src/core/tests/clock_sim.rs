@@ -5,7 +5,8 @@
 //! Would catch: an id issued twice or out of order, within one server (I4, I7) or from a server to
 //! its successor; an id whose timestamp is not on disk, or leads the clock by more than allowed;
 //! a file that is written too often; and a call that waits without need: for each kind of event, the
-//! time to the first id has a limit. Each rule that this depends on is broken once, and the simulation must fail.
+//! time to the first id has a limit. Each rule that this depends on is broken once, and the
+//! simulation must fail.
 //!
 //! The bound of the lead and the allowed waits are computed here from the events, not taken from
 //! the generator.

@@ -93,6 +93,9 @@ pub unsafe fn check_once(
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
+    // Only its owner can rename the schema or create objects in it.
+    // SAFETY: a name of the catalog.
+    let extension = unsafe { pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true) };
     // SAFETY: guaranteed by the caller; the class of an open relation stays where it is.
     unsafe {
         let class = &*(*relation).rd_rel;
@@ -103,8 +106,6 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
         {
             return Err("It is no ordinary, logged heap table.".into());
         }
-        // Only its owner can rename the schema or create objects in it.
-        let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
         let is_member = |class, object| {
             extension != pg_sys::InvalidOid
                 && pg_sys::getExtensionOfObject(class, object) == extension
@@ -119,7 +120,7 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
     unsafe {
         check_columns(relation, shape)?;
         check_constraints(relation, shape)?;
-        check_triggers(relation, shape)
+        check_triggers(relation, shape, extension)
     }
 }
 
@@ -176,15 +177,17 @@ unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result
 
 /// # Safety
 /// The relation is open and locked.
-unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
+unsafe fn check_triggers(
+    relation: pg_sys::Relation,
+    shape: &Shape,
+    extension: pg_sys::Oid,
+) -> Result<(), String> {
     if !shape.without_row_triggers {
         return Ok(());
     }
     // SAFETY: guaranteed by the caller. The triggers are copied before the first catalog lookup.
     unsafe {
-        let triggers = row_triggers(relation);
-        let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
-        for (function, name) in triggers {
+        for (function, name) in row_triggers(relation) {
             let owner = pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, function);
             if owner != extension {
                 return Err(format!(

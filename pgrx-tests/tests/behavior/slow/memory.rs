@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ALLOCATIONS: i32 = 200;
 const THREADS: usize = 2;
 /// Of the postmaster, when a process has crashed.
-const CRASH: &str = "terminating any other active";
+pub(super) const CRASH: &str = "terminating any other active";
 
 pub(super) const SETUP: &str = "
     SELECT leaf_tag_create(t) FROM unnest('{t, u, orders, granted, reset, r1}'::text[]) t;
