@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # night.sh [SECONDS [VERSION...]]: everything random, and docs/night.md with what it has met. SECONDS
 # (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
-# one to develop with, and 18-assert, which is left out where its sources cannot be had. On each,
-# histories of the explorer of rows. Then long explorations, loom, shuttle, statements of hostile
-# roles, and allocations that fail. After an hour or more of torture, each branch that is marked by
-# sometimes! must have been reached. A part that fails does not end the night; its output stays in
-# target/night, and the page stays as it was. A night that was interrupted, or had such a part, goes
-# on with the parts that have not passed, if no source has changed.
+# one to develop with, and 18-assert, which is left out where its sources cannot be had. Long
+# explorations, loom and shuttle run beside it, at the lowest priority: they compute, and wait for
+# nothing. Then histories of the explorer of rows on each version, statements of hostile roles, and
+# allocations that fail, in two lanes. After an hour or more of torture, each branch that is marked
+# by sometimes! must have been reached. A part that fails does not end the night; its output stays
+# in target/night, and the page stays as it was. A night that was interrupted, or had such a part,
+# goes on with the parts that have not passed, if no source has changed.
 
 # Before lib.sh: it chooses the library that counts branches.
 LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)
@@ -55,7 +56,8 @@ part() {
     "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
     grep -qE '^test result: ok\. [1-9]' "$out/$name.log" || status=1
     printf '%s\t%d\t%d\n' "$name" $((SECONDS - began)) $status >>"$out/parts.tsv"
-    cat "$LEAF_ID_SOMETIMES" >"$out/branches"
+    cp "$LEAF_ID_SOMETIMES" "$out/branches.$BASHPID"
+    mv "$out/branches.$BASHPID" "$out/branches"
     note "$name: $(duration $((SECONDS - began)))$([ $status -eq 0 ] || echo ", FAILED: see $out/$name.log")"
 }
 behavior() {
@@ -70,40 +72,68 @@ shuttle() {
         cargo test --package leaf_id_core --profile schedules --test shmem_schedules -- --nocapture
 }
 
+explore() {
+    cargo test --package leaf_id_core -- --nocapture
+}
+# use VERSION: builds for this version, and lets the following parts run on it.
+use() {
+    local environment
+    if [ "$1" = "$PG_MAJOR" ]; then
+        PG_CONFIG=$own
+    else
+        PG_CONFIG=$("$ROOT/scripts/postgresql.sh" "$1") || return
+    fi
+    export PG_CONFIG
+    "$ROOT/scripts/build.sh" || return
+    environment=$("$ROOT/scripts/env.sh") || return
+    eval "$environment"
+}
+
 servers=()
+usable=()
 wanted=(explorers loom shuttle effects)
 say "A night of $(duration "$seconds") of torture, on PostgreSQL ${versions[*]}"
 for version in "${versions[@]}"; do
-    if [ "$version" = "$PG_MAJOR" ]; then
-        PG_CONFIG=$own
-    else
-        status=0
-        PG_CONFIG=$("$ROOT/scripts/postgresql.sh" "$version") || status=$?
-        [ $status -ne $UNAVAILABLE ] || { note "no PostgreSQL $version here" && continue; }
-        [ $status -eq 0 ] || die "PostgreSQL $version could not be built"
-    fi
-    export PG_CONFIG
-    "$ROOT/scripts/build.sh"
-    environment=$("$ROOT/scripts/env.sh")
-    eval "$environment"
+    status=0
+    use "$version" || status=$?
+    [ $status -ne $UNAVAILABLE ] || { note "no PostgreSQL $version here" && continue; }
+    [ $status -eq 0 ] || die "PostgreSQL $version could not be built"
     servers+=("$(server_name "$LEAF_ID_PG_BIN")")
+    usable+=("$version")
     wanted+=("torture-server-$version" "torture-fleet-$version" "histories-$version")
-    cargo test --quiet --package leaf_id_tests --test behavior --no-run
+done
+[ ${#servers[@]} -gt 0 ] || die "there is no server to torture"
+cargo test --quiet --package leaf_id_tests --test behavior --no-run
+
+{
+    renice --priority 19 --pid $BASHPID >/dev/null
+    part explorers explore
+    part loom loom
+    part shuttle shuttle
+} &
+computing=$!
+for version in "${usable[@]}"; do
+    use "$version"
     part "torture-server-$version" behavior --exact torture::server::events_for_ten_minutes_repeat_nothing &
     part "torture-fleet-$version" behavior --exact torture::fleet::events_in_a_fleet_for_ten_minutes_repeat_nothing
     wait $!
-    part "histories-$version" behavior slow::explored
-    # Not with assertions, PostgreSQL's own of which do not hold without memory.
-    if [ "$version" = "$PG_MAJOR" ]; then
-        wanted+=(memory)
-        part memory behavior slow::memory
-    fi
 done
-[ ${#servers[@]} -gt 0 ] || die "there is no server to torture"
-part explorers cargo test --package leaf_id_core -- --nocapture
-part loom loom
-part shuttle shuttle
-part effects behavior security::effects
+{
+    for version in "${usable[@]}"; do
+        use "$version"
+        part "histories-$version" behavior slow::explored
+    done
+    part effects behavior security::effects
+} &
+lane=$!
+# Not with assertions, PostgreSQL's own of which do not hold without memory.
+if [ "${usable[0]}" = "$PG_MAJOR" ]; then
+    wanted+=(memory)
+    use "$PG_MAJOR"
+    part memory behavior slow::memory
+fi
+wait $lane
+wait $computing
 if [ $is_long = 1 ]; then
     wanted+=(branches)
     part branches behavior --exact torture::branches::each_branch_was_reached
