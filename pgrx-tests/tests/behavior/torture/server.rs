@@ -4,7 +4,9 @@
 //! administrators edit tags, and the clock is set up to an hour forward and back. Also: snowflake
 //! ids refused although the clock is within the max lead.
 
+use std::fs::{self, Permissions};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
@@ -122,6 +124,7 @@ events! {
     ChangeWorkerId
     UnsetWorkerId
     ResetSnowflake
+    FailReset
     SetClockAhead
     SetClockBack
     CrashWithClockBack
@@ -229,6 +232,7 @@ impl Happening for Event {
             // PostgreSQL schedules timeouts by the wall clock once one of them has expired.
             Self::SetClockAhead | Self::SetClockBack => &["57014"],
             Self::CrashWithClockBack => &["57014", "57P01", "57P03", ""],
+            Self::FailReset => &["58030"],
             Self::UnsetWorkerId if failure.message.contains("leaf_id.worker_id") => &["55000"],
             Self::DropAndCreateTag | Self::RenameTag => &["42704"],
             _ => &[],
@@ -280,6 +284,10 @@ impl Subject for OneServer<'_> {
     }
 }
 
+fn reset_sql(ms: u64) -> String {
+    format!("SELECT leaf_id.leaf_snowflake_reset(now() + interval '{ms} ms')")
+}
+
 /// Calls that only check whether ids are available.
 const WATCHED: &str = "snowflake, watched";
 
@@ -321,6 +329,7 @@ impl Driver<'_, OneServer<'_>> {
                 self.set_worker_id();
             }
             Event::ResetSnowflake => self.reset_snowflake(),
+            Event::FailReset => self.fail_reset(),
             Event::SetClockAhead => {
                 let clock = self.subject.server.clock();
                 clock.set(clock.ahead_ms() + self.choose_clock_step());
@@ -541,21 +550,43 @@ impl Driver<'_, OneServer<'_>> {
     /// Ids continue at the given time. Until then calls wait, or are refused if that takes too
     /// long.
     fn reset_snowflake(&mut self) {
+        let mut session = self.session_that_may_reset();
+        let ms = self.random.random_range(RESET_MS);
+        self.subject.unknown_until = Instant::now() + UNKNOWN;
+        self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
+        if let Err(failure) = session.try_run(&reset_sql(ms)) {
+            // The last one went further.
+            failure.is("55000").details("reserved until");
+        }
+    }
+
+    /// A reset that cannot write the file, nor can the launcher meanwhile. Ids go on as if nobody
+    /// had tried.
+    fn fail_reset(&mut self) {
+        let mut session = self.session_that_may_reset();
+        let ms = self.random.random_range(RESET_MS);
+        let set_mode = |mode| {
+            let directory = self.subject.server.data_dir();
+            fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(0o500);
+        let failed = session.try_run(&reset_sql(ms));
+        set_mode(0o700);
+        let failure = failed.expect_err("a reset without a file");
+        if failure.state != "58030" {
+            failure.is("55000").details("reserved until");
+        }
+    }
+
+    /// From then on, a reset goes on above all ids, of all worker ids: else it is refused.
+    fn session_that_may_reset(&mut self) -> Session {
         let mut session = self.subject.server.session();
-        // From then on, a reset goes on above all ids, of all worker ids: else it is refused.
         wait_until(LIMIT, "an id with the worker id that is set", || {
             let id = self.issue(&mut session);
             let set: String = session.value("SHOW leaf_id.worker_id");
             id.is_some_and(|id| worker_of(id).to_string() == set)
         });
-        let ms = self.random.random_range(RESET_MS);
-        let sql = format!("SELECT leaf_id.leaf_snowflake_reset(now() + interval '{ms} ms')");
-        self.subject.unknown_until = Instant::now() + UNKNOWN;
-        self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
-        if let Err(failure) = session.try_run(&sql) {
-            // The last one went further.
-            failure.is("55000").details("reserved until");
-        }
+        session
     }
 
     fn choose_tag(&mut self) -> (usize, &'static Tag) {
