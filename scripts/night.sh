@@ -127,7 +127,7 @@ done
 } &
 lane=$!
 # Not with assertions, PostgreSQL's own of which do not hold without memory.
-if [ "${usable[0]}" = "$PG_MAJOR" ]; then
+if [[ " ${usable[*]} " = *" $PG_MAJOR "* ]]; then
     wanted+=(memory)
     use "$PG_MAJOR"
     part memory behavior slow::memory
@@ -176,7 +176,7 @@ figures() {
         today="$(date --utc +%F)" servers="$(printf '%s, ' "${servers[@]}" | sed 's/, $//')" \
         commit="$commit" seconds="$seconds" \
         states="$(grep -ohE '[0-9]+ (worlds|random histories)' "$out/explorers.log" | awk '{ n += $1 } END { printf "%.0f", n }')" \
-        branches="$(awk '/^ / && NF > 1 { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }' "$out/branches.log")" \
+        branches="$(awk '/^  [a-z].* [0-9]+$/ { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }' "$out/branches.log")" \
         parts="$(awk -F '\t' '$3 == 0 { printf "%s%s %d", (n++ ? ", " : ""), $1, $2 }' "$out/parts.tsv")" \
         "$out"/torture-*.log
 }
