@@ -3,9 +3,9 @@
 # (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
 # one to develop with, and 18-assert, which is left out where its sources cannot be had. Long
 # explorations, loom and shuttle run beside it, at the lowest priority: they compute, and wait for
-# nothing. Then histories of the explorer of rows on each version, statements of hostile roles, and
-# allocations that fail, in two lanes. After an hour or more of torture, each branch that is marked
-# by sometimes! must have been reached. A part that fails does not end the night; its output stays
+# nothing. Then histories of the explorer of rows on each version and statements of hostile roles,
+# beside allocations that fail. After an hour or more of torture, each branch that is marked by
+# sometimes! must have been reached. A part that fails does not end the night; its output stays
 # in target/night, and the page stays as it was. A night that was interrupted, or had such a part,
 # goes on with the parts that have not passed, if no source has changed.
 
@@ -72,9 +72,6 @@ shuttle() {
         cargo test --package leaf_id_core --profile schedules --test shmem_schedules -- --nocapture
 }
 
-explore() {
-    cargo test --package leaf_id_core -- --nocapture
-}
 # use VERSION: builds for this version, and lets the following parts run on it.
 use() {
     local environment
@@ -107,11 +104,10 @@ cargo test --quiet --package leaf_id_tests --test behavior --no-run
 
 {
     renice --priority 19 --pid $BASHPID >/dev/null
-    part explorers explore
+    part explorers cargo test --package leaf_id_core -- --nocapture
     part loom loom
     part shuttle shuttle
 } &
-computing=$!
 for version in "${usable[@]}"; do
     use "$version"
     part "torture-server-$version" behavior --exact torture::server::events_for_ten_minutes_repeat_nothing &
@@ -125,15 +121,13 @@ done
     done
     part effects behavior security::effects
 } &
-lane=$!
 # Not with assertions, PostgreSQL's own of which do not hold without memory.
 if [[ " ${usable[*]} " = *" $PG_MAJOR "* ]]; then
     wanted+=(memory)
     use "$PG_MAJOR"
     part memory behavior slow::memory
 fi
-wait $lane
-wait $computing
+wait
 if [ $is_long = 1 ]; then
     wanted+=(branches)
     part branches behavior --exact torture::branches::each_branch_was_reached
