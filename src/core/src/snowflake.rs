@@ -19,7 +19,8 @@
 //! timestamp of the last id if the clock is behind it. The lead is how far an id's timestamp is
 //! ahead of the clock. An id is issued only
 //!
-//! 1. if its lead is within the bound ([`Lead`]): the clock is read after the word;
+//! 1. if its lead is within the bound ([`Lead`]): the clock is read after the word, or is the
+//!    timestamp itself;
 //! 2. if its timestamp is reserved (I7);
 //! 3. if the worker id may be used: checked at each new millisecond; while ids lead, for each id,
 //!    since a millisecond then lasts until it is full.
@@ -183,21 +184,34 @@ impl Generator {
         self.issued_before.fetch_add(ids.cast_unsigned(), Relaxed);
     }
 
-    /// Issues the next id of the last id's millisecond, if that is not over or full and no other
-    /// session interferes: one exchange, and nothing that can panic. `None` means only that
-    /// [`Generator::next`] must be called.
+    /// Issues the next id of the last id's millisecond, if that is not over or full: exchanges only,
+    /// and nothing that can panic. `None` means only that [`Generator::next`] must be called.
+    ///
+    /// The clock is read before the word, unlike in [`Generator::next`]. It takes as long as several
+    /// ids: were it read between the word and the exchange, most exchanges would fail as soon as
+    /// eight sessions issue ids. Nothing depends on it, since an id is issued only in the
+    /// millisecond just read.
     #[inline]
     pub fn next_at_once(&self, now_ms: impl FnOnce() -> i64) -> Option<i64> {
-        let word = self.word.load(Ordering::Acquire);
+        let now = now_ms();
         let layout = self.layout();
-        let last = layout.parts(word);
-        if !is_open(word) || last.sequence == layout.max_sequence() || now_ms() != last.ms {
-            return None;
+        let mut word = self.word.load(Ordering::Acquire);
+        // Ends when the millisecond is full, at the latest.
+        loop {
+            let last = layout.parts(word);
+            if !is_open(word) || last.sequence == layout.max_sequence() || now != last.ms {
+                return None;
+            }
+            match self.word.compare_exchange_weak(
+                word,
+                word + 1,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some((word + 1).cast_signed()),
+                Err(other) => word = other,
+            }
         }
-        self.word
-            .compare_exchange(word, word + 1, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()
-            .map(|_| (word + 1).cast_signed())
     }
 
     /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), `may_issue`

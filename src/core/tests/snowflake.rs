@@ -140,6 +140,23 @@ mod issuing {
     }
 
     #[test]
+    fn ids_of_others_while_the_clock_is_read_do_not_make_it_slow() {
+        let generator = open_before(1_000);
+        let first = slowly(&generator, 1_000, 0).unwrap();
+        let id = generator.next_at_once(|| {
+            assert_eq!(at(&generator, 1_000), Ok(first + 1));
+            1_000
+        });
+        assert_eq!(id, Some(first + 2));
+        // A millisecond that another session has begun meanwhile is left to the slow path.
+        let id = generator.next_at_once(|| {
+            slowly(&generator, 1_001, 0).unwrap();
+            1_000
+        });
+        assert_eq!(id, None);
+    }
+
+    #[test]
     fn a_new_millisecond_starts_where_it_is_told_and_counts_up() {
         let generator = open_before(1_000);
         let first = slowly(&generator, 1_000, START_SPREAD - 1).unwrap();
