@@ -4,8 +4,13 @@
  */
 #include "postgres.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "common/hashfn.h"
 #include "fmgr.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
@@ -15,6 +20,7 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(noop);
 PG_FUNCTION_INFO_V1(atomic_add);
+PG_FUNCTION_INFO_V1(atomic_add_shared);
 PG_FUNCTION_INFO_V1(atomic_add_through);
 
 /* noop(), noop(text): return a constant. */
@@ -31,6 +37,32 @@ atomic_add(PG_FUNCTION_ARGS)
 	static int64 counter;
 
 	PG_RETURN_INT64(__atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED));
+}
+
+/* The counter of a file in the data directory, mapped into all sessions that use it. */
+static int64 *
+shared_counter(text *name)
+{
+	int			fd;
+	void	   *counter;
+
+	fd = open(text_to_cstring(name), O_RDWR | O_CREAT, 0600);
+	if (fd < 0 || ftruncate(fd, sizeof(int64)) != 0)
+		elog(ERROR, "could not create a counter: %m");
+	counter = mmap(NULL, sizeof(int64), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (counter == MAP_FAILED)
+		elog(ERROR, "could not map a counter: %m");
+	close(fd);
+	return counter;
+}
+
+/* atomic_add_shared(text): one atomic addition to memory that all sessions share. */
+Datum
+atomic_add_shared(PG_FUNCTION_ARGS)
+{
+	if (fcinfo->flinfo->fn_extra == NULL)
+		fcinfo->flinfo->fn_extra = shared_counter(PG_GETARG_TEXT_PP(0));
+	PG_RETURN_INT64(__atomic_fetch_add((int64 *) fcinfo->flinfo->fn_extra, 1, __ATOMIC_RELAXED));
 }
 
 #define LINES 131072

@@ -56,6 +56,12 @@ pub const CACHE_1000: Contender = Contender::new(
     "CREATE SEQUENCE NAME CACHE 1000",
     "nextval('NAME')",
 );
+/// The least that ids from shared memory can cost: an atomic addition, and nothing else.
+pub const SHARED_ATOMIC: Contender = Contender::new(
+    "one shared atomic addition",
+    "",
+    "atomic_add_shared('NAME')",
+);
 /// A column GENERATED ALWAYS AS IDENTITY.
 pub const IDENTITY: Contender = Contender::new("identity column", "", "");
 /// Random UUIDs.

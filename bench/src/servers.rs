@@ -42,6 +42,8 @@ CREATE FUNCTION noop(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE
     AS 'LIBRARY', 'noop';
 CREATE FUNCTION atomic_add(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'atomic_add';
+CREATE FUNCTION atomic_add_shared(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
+    AS 'LIBRARY', 'atomic_add_shared';
 CREATE FUNCTION atomic_add_through(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'atomic_add_through';";
 

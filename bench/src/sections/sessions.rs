@@ -6,7 +6,9 @@ use std::time::Duration;
 use leaf_id_tests::{Server, in_threads};
 
 use crate::clients::Clients;
-use crate::contender::{CACHE_32, CACHE_1000, Contender, SEGMENT, SERIAL, SNOWFLAKE};
+use crate::contender::{
+    CACHE_32, CACHE_1000, Contender, SEGMENT, SERIAL, SHARED_ATOMIC, SNOWFLAKE,
+};
 use crate::figures::{Series, in_turns, number};
 use crate::options::Options;
 use crate::report::Section;
@@ -15,7 +17,7 @@ use crate::table::Table;
 use crate::targets::Target;
 
 /// Numbers of concurrent sessions.
-const SESSIONS: [usize; 6] = [1, 2, 4, 8, 16, MOST];
+const SESSIONS: [usize; 7] = [1, 2, 4, 8, 16, 32, MOST];
 const MOST: usize = 64;
 /// Ids per statement, times the number of sessions: enough to make the time between statements
 /// negligible, and few enough for all sessions to finish at about the same time.
@@ -24,7 +26,7 @@ const IDS: usize = 200_000;
 /// 100.
 const CEILING: f64 = (4096.0 - 49.5) * 1000.0;
 
-const COUNTERS: [&Contender; 4] = [&SEGMENT, &SERIAL, &CACHE_32, &CACHE_1000];
+const COUNTERS: [&Contender; 5] = [&SEGMENT, &SHARED_ATOMIC, &SERIAL, &CACHE_32, &CACHE_1000];
 
 /// A contender with one tag or sequence, or with one per session.
 struct Source {
@@ -71,6 +73,7 @@ impl Source {
 /// Measures the section.
 pub fn measure(options: &Options, section: &mut Section) {
     let server = servers::start(&[]);
+    servers::create_noop(&server);
     let mut clients = Clients::connect(&server, MOST);
     let lasts = options.pick_ms(100, 1000);
     section.say(format!(
