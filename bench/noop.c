@@ -43,16 +43,22 @@ atomic_add(PG_FUNCTION_ARGS)
 static int64 *
 shared_counter(text *name)
 {
+	static char mapped[MAXPGPATH];
+	static void *counter;
+	char	   *path = text_to_cstring(name);
 	int			fd;
-	void	   *counter;
 
-	fd = open(text_to_cstring(name), O_RDWR | O_CREAT, 0600);
+	/* Not again for each execution of a statement. */
+	if (strcmp(path, mapped) == 0)
+		return counter;
+	fd = open(path, O_RDWR | O_CREAT, 0600);
 	if (fd < 0 || ftruncate(fd, sizeof(int64)) != 0)
 		elog(ERROR, "could not create a counter: %m");
 	counter = mmap(NULL, sizeof(int64), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (counter == MAP_FAILED)
 		elog(ERROR, "could not map a counter: %m");
 	close(fd);
+	strlcpy(mapped, path, sizeof(mapped));
 	return counter;
 }
 
