@@ -187,10 +187,11 @@ impl Generator {
     /// Issues the next id of the last id's millisecond, if that is not over or full: exchanges only,
     /// and nothing that can panic. `None` means only that [`Generator::next`] must be called.
     ///
-    /// The clock is read before the word, unlike in [`Generator::next`]. It takes as long as several
-    /// ids: were it read between the word and the exchange, most exchanges would fail as soon as
-    /// eight sessions issue ids. Nothing depends on it, since an id is issued only in the
-    /// millisecond just read.
+    /// The clock is read before the word, unlike in [`Generator::next`]: reading it takes longer
+    /// than an exchange, and between the word and the exchange it let sessions on many processors
+    /// fail each other's. The id has the millisecond just read, so the order does not matter; a
+    /// session that sleeps in between issues one id below the reservation, as does one that sleeps
+    /// just before its exchange.
     #[inline]
     pub fn next_at_once(&self, now_ms: impl FnOnce() -> i64) -> Option<i64> {
         let now = now_ms();
