@@ -136,14 +136,6 @@ fi
 # What the logs of the tortures say, as rows of a table.
 figures() {
     awk '
-        BEGIN {
-            label["Crash"] = "cached, by a crash"
-            label["Worker"] = "claimed, by a worker that was ended"
-            label["CleanRestart"] = "by a clean restart"
-            label["Nothing"] = "by any other event"
-            label["counted by the view"] = "dropped, by an edit or a reset"
-            label["at most, by calls cut off"] = "taken, by a call that was cut off, at most"
-        }
         # Counts may have more digits than an integer of mawk.
         BEGIN { OFMT = CONVFMT = "%.15g" }
         /^[a-z]/ { part = $1 }
@@ -151,7 +143,7 @@ figures() {
         part == "events:" && NF == 2 && /^ / { times[$1] += $2 }
         /^ids, none of them twice: / { ids += $NF }
         part == "ids" && /^ids lost/ { part = "lost" }
-        part == "lost" && /^ / { count = $NF; $NF = ""; gsub(/^ +| +$/, ""); lost[label[$0]] += count }
+        part == "lost" && /^ / { count = $NF; $NF = ""; lost[$0] += count }
         part == "first" && /^ / {
             for (i = 9; i < NF; i += 2) {
                 if ($i == "call") { if ($(i + 1) > call[$1]) call[$1] = $(i + 1) }
@@ -166,7 +158,7 @@ figures() {
             print "| seconds of torture | " seconds " |"
             print "| hostile events | " events " |\n| ids | " ids " |\n| ids issued twice | 0 |"
             fflush()
-            for (i in lost) print "| ids lost: " i " | " lost[i] " |" | "sort"
+            for (i in lost) print "| ids lost " i "| " lost[i] " |" | "sort"
             close("sort")
             print "| histories and states explored | " states " |\n| marked branches reached | " branches " |"
             print "| seconds of each part | " parts " |"

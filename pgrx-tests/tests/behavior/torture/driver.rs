@@ -421,10 +421,10 @@ impl<E: Happening> Report<E> {
         }
         println!("ids lost:");
         for (loss, ids) in &self.lost {
-            println!("  {:26} {ids:>12}", format!("{loss:?}"));
+            println!("  {:26} {ids:>12}", loss.words());
         }
-        println!("  {:26} {:>12}", "counted by the view", self.dropped);
-        println!("  {:26} {:>12}", "at most, by calls cut off", self.cut);
+        println!("  {:26} {:>12}", "dropped by an edit", self.dropped);
+        println!("  {:26} {:>12}", "by calls cut off, at most", self.cut);
         println!("errors:");
         for (state, times) in &self.errors {
             let state = match &**state {

@@ -55,3 +55,15 @@ pub(super) enum Loss {
     /// No ids are lost: those dropped by an edit are counted by the status view.
     Nothing,
 }
+
+impl Loss {
+    /// As in docs/night.md.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Crash => "cached at a crash",
+            Self::Worker => "claimed by an ended worker",
+            Self::CleanRestart => "by a clean restart",
+            Self::Nothing => "by any other event",
+        }
+    }
+}
