@@ -1223,12 +1223,12 @@ CREATE PROCEDURE leaf_id.leaf_move_all(schema name, is_release boolean)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    found record;
-    message text;
-    detail text;
-    hint text;
-    is_kept CONSTANT boolean := leaf_id.leaf_require('');
-    kept CONSTANT oid := pg_catalog.to_regclass('leaf_id.server');
+    found pg_catalog.record;
+    message pg_catalog.text;
+    detail pg_catalog.text;
+    hint pg_catalog.text;
+    is_kept CONSTANT pg_catalog.bool := leaf_id.leaf_require('');
+    kept CONSTANT pg_catalog.oid := pg_catalog.to_regclass('leaf_id.server');
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1) THEN
         RAISE EXCEPTION 'schema "%" does not exist', $1 USING ERRCODE = 'invalid_schema_name';

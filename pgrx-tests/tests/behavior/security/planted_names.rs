@@ -110,6 +110,41 @@ fn operators_and_functions_that_fit_better_than_those_of_pg_catalog() {
     });
 }
 
+/// Types with the names of those that variables are declared with. Before: a procedure, whose
+/// search_path is its caller's, takes a domain of hers for pg_catalog's type, whose CHECK runs.
+#[test]
+fn types_in_the_place_of_those_of_pg_catalog() {
+    let attack = Attack::on_installed(Attacker::Installer, &[]);
+    let mut mallory = attack.mallory();
+    mallory.run("CREATE TABLE t (id serial)");
+    for name in [
+        "record", "text", "oid", "name", "boolean", "bool", "regclass", "integer", "int4",
+        "bigint", "int8",
+    ] {
+        mallory.run(&format!(
+            "CREATE DOMAIN {HERS}.\"{name}\" AS pg_catalog.text CHECK ({HERS}.run('type {name}'))"
+        ));
+    }
+    for call in [
+        "CALL public.leaf_adopt_all('public')",
+        "CALL public.leaf_release_all('public')",
+        "SELECT public.leaf_adopt('t', 'id')",
+        "SELECT public.leaf_release('t', 'id')",
+        "SELECT * FROM public.leaf_sync()",
+    ] {
+        let mut admin = attack.admin();
+        admin.run(&format!("SET search_path = {HERS}, pg_catalog, public"));
+        if let Err(failure) = admin.try_run(call) {
+            println!("{call}: {failure}");
+        }
+        attack.assert_nobody_ran_her_code();
+    }
+    // All have worked.
+    let made =
+        "SELECT count(*) FROM pg_attribute WHERE attrelid = 't'::regclass AND attidentity <> ''";
+    assert_eq!(attack.admin().ids(made), [1]);
+}
+
 /// S3, S4: schemas, tables, types and functions with names of objects that leaf_id is going to
 /// create. CREATE EXTENSION may fail. Before: the tables are in a schema that she can rename and
 /// drop.
