@@ -10,10 +10,12 @@ static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C-unwind" fn relation_callback(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    // Called during any catalog access, so it only sets a flag.
+    // Called during any catalog access, so it only sets a flag and increments a counter.
     let relation = relation.to_u32();
     if relation == 0 || relation == WATCHED_RELATION.load(Ordering::Relaxed) {
         RELATION_CHANGED.store(true, Ordering::Relaxed);
+        // The flag ends with the next look at the relation, which does not see each call site.
+        super::roles::rights_changed();
     }
 }
 

@@ -14,9 +14,8 @@ unsafe extern "C" {
     fn raw_user() -> pg_sys::Oid;
 }
 
-/// The effective user, and the number of role and membership invalidations that this process has
-/// received. A cached privilege check is valid while both are the same, and `leaf_alloc` has not
-/// changed.
+/// The effective user, and the number of invalidations of roles, memberships and `leaf_alloc` that
+/// this process has received. A cached privilege check is valid while both are the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     user: u32,
@@ -46,7 +45,12 @@ impl Caller {
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u32) {
-    // Called during any catalog access, so it only increments a counter.
+    rights_changed();
+}
+
+/// Ends all cached privilege checks. Called during any catalog access, so it only increments a
+/// counter.
+pub fn rights_changed() {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -2,7 +2,9 @@
 //! function, in a session that had used the tag before. Other cases are tested in
 //! pgrx-tests/sql/tag_rights.sql, and dumps in `survival`.
 
-use leaf_id_tests::{Server, Session, assert_issued_once};
+use std::time::Duration;
+
+use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
 
 /// Ways to request ids of tag t.
 const WAYS: [&str; 5] = [
@@ -184,4 +186,47 @@ fn a_right_ends_with_what_it_comes_from() {
         app.fails("EXECUTE p").is("42501");
         app.fails("SELECT leaf_segment_next('t')").is("42501");
     }
+}
+
+/// Before: of two call sites of a function, the one whose tag is used again after the other's lets
+/// ids out until the transaction ends.
+#[test]
+fn a_right_on_the_table_ends_within_a_function_of_two_tags() {
+    let (server, mut admin) = server();
+    let mut app = server.connect_as("app", "postgres");
+    let mut other = server.connect_as("app", "postgres");
+    // Once both call sites are known, the function waits for the REVOKE, and then for a lock of a
+    // table, by which it hears of it.
+    admin.run(
+        "GRANT UPDATE ON leaf_id.leaf_alloc TO app;
+         SELECT leaf_tag_create('u', step => 1000), leaf_tag_grant('u', 'app');
+         CREATE FUNCTION public.uses() RETURNS text LANGUAGE plpgsql AS $$
+         DECLARE
+             id bigint;
+         BEGIN
+             FOR n IN 1..4 LOOP
+                 id := leaf_segment_next('t');
+                 IF n = 3 THEN
+                     PERFORM pg_advisory_lock(1), pg_advisory_unlock(1);
+                     PERFORM FROM pg_am;
+                 END IF;
+                 id := leaf_segment_next('u');
+             END LOOP;
+             RETURN id;
+         END $$",
+    );
+    other.run("SELECT pg_advisory_lock(1)");
+    let pid = app.pid();
+    std::thread::scope(|scope| {
+        let using = scope.spawn(|| app.try_run("SELECT public.uses()"));
+        let waits = format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'advisory'"
+        );
+        wait_until(Duration::from_secs(20), "the function to wait", || {
+            admin.value(&waits)
+        });
+        admin.run("REVOKE UPDATE ON leaf_id.leaf_alloc FROM app");
+        other.run("SELECT pg_advisory_unlock(1)");
+        using.join().unwrap().unwrap_err().is("42501");
+    });
 }
