@@ -29,9 +29,8 @@ pub struct Snowflake {
     /// leased. Zeroed memory has no valid lease.
     lease_until_boot_ms: AtomicI64,
     // Off the hot path, and rarely written.
-    state: AtomicU32,
-    /// See [`State::encode`].
-    detail: AtomicI64,
+    /// See [`State::pack`].
+    state: AtomicI64,
     /// End of the time recorded by the worker registry, in Unix milliseconds; nothing later is
     /// reserved. Written by the [`Writer`].
     recorded_until_ms: AtomicI64,
@@ -244,17 +243,10 @@ impl Snowflake {
 
     /// Current state.
     pub fn state(&self) -> State {
-        let (number, detail) = loop {
-            let number = self.state.load(Ordering::Acquire);
-            let detail = self.detail.load(Ordering::Acquire);
-            // Retry if the detail may belong to another state.
-            if self.state.load(Ordering::Acquire) == number {
-                break (number, detail);
-            }
-        };
-        match State::decode(number, detail) {
+        let word = self.state.load(Ordering::Acquire);
+        match State::unpack(word) {
             Some(state) => state,
-            None => unreachable!("state {number} of the generator, with {detail}"),
+            None => unreachable!("state {word:#x} of the generator"),
         }
     }
 
@@ -262,18 +254,8 @@ impl Snowflake {
     /// `leaf_snowflake_reset`. An exiting launcher that could not become the writer may also set
     /// Starting, which is what the writer sets then, too.
     pub fn show(&self, state: State) {
-        let (number, detail) = state.encode();
-        let before = self.state.load(Ordering::Relaxed);
-        if (before, self.detail.load(Ordering::Relaxed)) == (number, detail) {
-            return;
-        }
-        // Starting has no detail. Passing through it keeps a reader from combining a state with the
-        // detail of another.
-        self.state
-            .store(State::Starting.encode().0, Ordering::Release);
-        self.detail.store(detail, Ordering::Release);
-        self.state.store(number, Ordering::Release);
-        if before != number {
+        let word = state.pack();
+        if self.state.swap(word, Ordering::AcqRel) != word {
             self.wake();
         }
     }

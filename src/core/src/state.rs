@@ -91,6 +91,8 @@ pub enum State {
 impl State {
     /// Number of the first refusal.
     const REFUSED: u32 = 5;
+    /// Bits of the number in a word.
+    const NUMBER_BITS: u32 = 8;
 
     /// Text in views.
     #[must_use]
@@ -105,10 +107,11 @@ impl State {
         }
     }
 
-    /// Encodes the state for shared memory: a number, 0 for [`State::Starting`], and its detail.
+    /// Encodes the state for shared memory, in one word, so that no reader combines a state with the
+    /// detail of another: its number in the low byte, 0 for [`State::Starting`], and its detail.
     #[must_use]
-    pub fn encode(self) -> (u32, i64) {
-        match self {
+    pub fn pack(self) -> i64 {
+        let (number, detail) = match self {
             Self::Starting => (0, 0),
             Self::Unconfigured => (1, 0),
             Self::Standby => (2, 0),
@@ -118,13 +121,17 @@ impl State {
                 let (number, detail) = refusal.encode();
                 (Self::REFUSED + number, detail)
             }
-        }
+        };
+        // Times of a million years.
+        let detail = detail.clamp(i64::MIN >> Self::NUMBER_BITS, i64::MAX >> Self::NUMBER_BITS);
+        detail << Self::NUMBER_BITS | i64::from(number)
     }
 
-    /// Decodes the value in shared memory; `None` if invalid.
+    /// Decodes a word in shared memory; `None` if invalid.
     #[must_use]
-    pub fn decode(number: u32, detail: i64) -> Option<Self> {
-        match number {
+    pub fn unpack(word: i64) -> Option<Self> {
+        let (number, detail) = (word.to_le_bytes()[0], word >> Self::NUMBER_BITS);
+        match u32::from(number) {
             0 => Some(Self::Starting),
             1 => Some(Self::Unconfigured),
             2 => Some(Self::Standby),
@@ -132,7 +139,7 @@ impl State {
             4 => u16::try_from(detail)
                 .ok()
                 .map(|worker_id| Self::Open { worker_id }),
-            _ => Refusal::decode(number.checked_sub(Self::REFUSED)?, detail).map(Self::Refused),
+            number => Refusal::decode(number - Self::REFUSED, detail).map(Self::Refused),
         }
     }
 }

@@ -1250,7 +1250,7 @@ fn of_a_worker_id_leased_as_by_another_server_the_registry_knows() {
 }
 
 #[test]
-fn each_state_comes_back_from_its_number() {
+fn each_state_comes_back_from_its_word() {
     let mut states = vec![
         State::Starting,
         State::Unconfigured,
@@ -1261,18 +1261,26 @@ fn each_state_comes_back_from_its_number() {
     let refusals = (0..).map_while(|number| Refusal::decode(number, NOW));
     states.extend(refusals.map(State::Refused));
     assert_eq!(states.len(), 5 + 14);
+    assert_eq!(State::Starting.pack(), 0);
     let mut seen = Vec::new();
     for state in states {
-        let (number, detail) = state.encode();
-        assert_eq!(State::decode(number, detail), Some(state));
+        let word = state.pack();
+        assert_eq!(State::unpack(word), Some(state));
         assert!(
-            !seen.contains(&(number, state.text())),
+            !seen.contains(&(word & 0xff, state.text())),
             "{state:?} is two states"
         );
-        assert_eq!(usize::try_from(number), Ok(seen.len()));
-        seen.push((number, state.text()));
+        assert_eq!(usize::try_from(word & 0xff), Ok(seen.len()));
+        seen.push((word & 0xff, state.text()));
     }
-    assert_eq!(State::decode(5 + 15, 0), None);
-    assert_eq!(State::decode(u32::MAX, 0), None);
-    assert_eq!(State::decode(4, -1), None);
+    for by_ms in [-1, -1_000_000_000_000_000, 1_000_000_000_000_000] {
+        let state = State::Refused(Refusal::ClockSkew { by_ms });
+        assert_eq!(State::unpack(state.pack()), Some(state));
+    }
+    let far = State::WaitingOut { until_ms: i64::MAX }.pack();
+    let until_ms = i64::MAX >> 8;
+    assert_eq!(State::unpack(far), Some(State::WaitingOut { until_ms }));
+    assert_eq!(State::unpack(5 + 15), None);
+    assert_eq!(State::unpack(0xff), None);
+    assert_eq!(State::unpack((-1 << 8) | 4), None);
 }

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use leaf_id_core::primitive::step;
 use leaf_id_core::segment::{Miss, SegmentRequest};
+use leaf_id_core::state::State;
 use server::{PgSharedMemoryInitialization, error, guc, pg, pg_shmem_init, pg_sys};
 use shmem::{Access, Area, Claimed, Key, Slot, SlotRef, SlotState, Tag};
 use shuttle::rand::{Rng, thread_rng};
@@ -514,5 +515,37 @@ fn ranges_are_saved_and_restored_over_edits() {
         // A take that a switch overtakes loses one id.
         let lost = world.claimed.load(Relaxed) - issued - left;
         assert!(is_edited || lost < CLAIM.into(), "{lost} ids are lost");
+    });
+}
+
+/// A reader sleeps while the state changes, and again until it is what it was: it pairs the state
+/// with the detail of the other one.
+#[test]
+fn a_state_is_read_with_its_own_detail() {
+    const STATES: [State; 2] = [
+        State::Open { worker_id: 1 },
+        State::WaitingOut {
+            until_ms: i64::MAX >> 8,
+        },
+    ];
+    check(|| {
+        let world = World::new(2, 3);
+        let mut threads = vec![world.spawn(|world| {
+            for state in STATES.into_iter().cycle().take(6) {
+                world.area.snowflake.show(state);
+            }
+        })];
+        threads.extend((0..2).map(|_| {
+            world.spawn(|world| {
+                for _ in 0..6 {
+                    let state = world.area.snowflake.state();
+                    assert!(
+                        state == State::Starting || STATES.contains(&state),
+                        "{state:?}"
+                    );
+                }
+            })
+        }));
+        world.run(threads);
     });
 }
