@@ -159,6 +159,37 @@ fn only_a_clients_statement_claims() {
     assert_eq!(admin.max_id("t"), 21);
 }
 
+/// `to_tsvector` calls a parser, too, for a configuration that any role can make. Before: a policy, or a
+/// virtual column, claims in the name of whoever reads the table.
+#[test]
+fn reading_a_table_claims_nothing() {
+    let attack = Attack::on_installed(Attacker::Stranger, &[]);
+    let mut admin = attack.admin();
+    admin.create_tag("t");
+    admin.run("CREATE ROLE member LOGIN");
+    admit(&attack, "member");
+    let mut mallory = attack.mallory();
+    mallory.run(&format!(
+        "CREATE TEXT SEARCH CONFIGURATION {HERS}.claims (PARSER = leaf_id.leaf_claim);
+         CREATE TABLE {HERS}.messages (message text);
+         INSERT INTO {HERS}.messages SELECT json_build_object('version', 1, 'tag', 't', 'n', 10);
+         CREATE POLICY p ON {HERS}.messages USING (to_tsvector('{HERS}.claims', message) IS NOT NULL);
+         ALTER TABLE {HERS}.messages ENABLE ROW LEVEL SECURITY;
+         GRANT SELECT ON {HERS}.messages TO PUBLIC"
+    ));
+    let read = format!("SELECT * FROM {HERS}.messages");
+    let mut member = attack.server.connect_as("member", SHOP);
+    member.fails(&read).is("25001");
+    if admin.major() >= 18 {
+        mallory.run(&format!(
+            "ALTER TABLE {HERS}.messages ADD claimed tsvector
+                 GENERATED ALWAYS AS (to_tsvector('{HERS}.claims', message)) VIRTUAL"
+        ));
+        admin.fails(&read).is("25001");
+    }
+    assert_eq!(admin.max_id("t"), 1);
+}
+
 /// A server of hers, and one that sources the tag t and leases its worker id from there. The role
 /// of that has nothing to do with her.
 fn hers_and_a_member() -> (Attack, Server) {
