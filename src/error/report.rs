@@ -14,9 +14,12 @@ pub(super) fn error(code: PgSqlErrorCode, message: impl Into<Cow<'static, str>>)
 /// A function of the extension, for hints.
 pub(super) use crate::pg::function_name as function;
 
-/// An SQL literal, for the commands in hints.
+/// An SQL literal, for the commands in hints: as of `quote_literal`, whatever
+/// `standard_conforming_strings` is.
 pub(super) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
+    let escape = if text.contains('\\') { "E" } else { "" };
+    let text = text.replace('\\', r"\\").replace('\'', "''");
+    format!("{escape}'{text}'")
 }
 
 /// HINT: restart a tag at an id.
