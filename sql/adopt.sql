@@ -919,7 +919,7 @@ AS $$
 DECLARE
     -- As whole words; what is special in a regular expression is escaped.
     names CONSTANT text[] := ARRAY(
-        SELECT '\m' || regexp_replace(n.name, '[^[:alnum:]_]', '\\\&', 'g') || '\M'
+        SELECT E'\\m' || regexp_replace(n.name, '[^[:alnum:]_]', E'\\\\\\&', 'g') || E'\\M'
         FROM (SELECT c.relname FROM pg_class c WHERE c.oid = ANY ($1) UNION ALL VALUES ('lastval'), ('currval')) n (name));
     calls CONSTANT text[] := ARRAY(SELECT format(':funcid %s ', f::oid) FROM unnest('{lastval,currval}'::regproc[]) f);
     code text;
@@ -955,6 +955,25 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_tell_code(oid[]) IS
     'Says which functions and views name sequences, lastval() or currval()';
 
+-- By oid: LOCK TABLE locks the tables under a view, and a table of that name may be a view by now.
+CREATE FUNCTION leaf_id.leaf_lock_table(relation oid) RETURNS boolean
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_lock_table_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_lock_table(oid) IS
+    'Locks a table exclusively, as LOCK TABLE ONLY with its rights; false if it was dropped meanwhile';
+
+CREATE FUNCTION leaf_id.leaf_lock_or_raise(relation oid) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT leaf_id.leaf_lock_table($1) THEN
+        PERFORM leaf_id.leaf_raise_changed($1);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_lock_or_raise(oid) IS
+    'Locks a table exclusively; an error if it was dropped meanwhile';
+
 -- Partitions and children cannot be attached to a locked table. The limit applies to the wait for
 -- all of them together, regardless of their number.
 CREATE FUNCTION leaf_id.leaf_lock_descendants(relation oid, patience float8) RETURNS void
@@ -973,7 +992,7 @@ BEGIN
         FOREACH descendant IN ARRAY missing LOOP
             PERFORM set_config('lock_timeout', ceil(greatest(1, patience))::text, true);
             asked := clock_timestamp();
-            EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', descendant::regclass);
+            PERFORM leaf_id.leaf_lock_or_raise(descendant);
             patience := patience - greatest(0, 1000 * extract(epoch FROM clock_timestamp() - asked) - 1);
             IF patience < 0 THEN
                 RAISE lock_not_available;
@@ -1048,7 +1067,7 @@ COMMENT ON FUNCTION leaf_id.leaf_movable_columns(name, boolean) IS
 
 -- After the first lock, no wait is as long as deadlock_timeout.
 CREATE FUNCTION leaf_id.leaf_try_to_move(
-    relation oid, column_name name, table_name text, tag text, step integer, is_release boolean, left_over oid[],
+    relation oid, column_name name, tag text, step integer, is_release boolean, left_over oid[],
     OUT source text, OUT first_id bigint, OUT notices text[]) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -1064,7 +1083,7 @@ BEGIN
         END LOOP;
         RETURN;
     END IF;
-    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', table_name);
+    PERFORM leaf_id.leaf_lock_or_raise($1);
     PERFORM leaf_id.leaf_lock_descendants($1, least(deadlock_timeout / 4, 250));
     PERFORM set_config('lock_timeout', greatest(1, least(20, deadlock_timeout / 4))::text, true);
     IF is_release THEN
@@ -1072,11 +1091,11 @@ BEGIN
         FROM leaf_id.leaf_release_locked($1, $2) r;
     ELSE
         SELECT a.used_tag, a.first_id, a.notices INTO source, first_id, notices
-        FROM leaf_id.leaf_adopt_locked($1, $2, $4, $5, false) a;
+        FROM leaf_id.leaf_adopt_locked($1, $2, $3, $4, false) a;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]) IS
+COMMENT ON FUNCTION leaf_id.leaf_try_to_move(oid, name, text, integer, boolean, oid[]) IS
     'Locks a table, and moves its column; or drops sequences that were left over';
 
 CREATE FUNCTION leaf_id.leaf_moved_line(
@@ -1167,7 +1186,7 @@ BEGIN
         BEGIN
             PERFORM set_config('lock_timeout', ceil(CASE WHEN lock_timeout > 0 THEN least(wait, lock_timeout) ELSE wait END)::text, true);
             SELECT t.* INTO moved
-            FROM leaf_id.leaf_try_to_move($1, $2, this.table_name, $3, $4, $5, left_over) t;
+            FROM leaf_id.leaf_try_to_move($1, $2, $3, $4, $5, left_over) t;
             PERFORM set_config('lock_timeout', lock_timeout::text, true);
             EXIT;
         EXCEPTION WHEN lock_not_available THEN

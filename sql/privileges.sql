@@ -166,10 +166,12 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_release_locked(oid, name),
     leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean),
     leaf_id.leaf_tell_unindexed(oid, name, text),
+    leaf_id.leaf_lock_table(oid),
+    leaf_id.leaf_lock_or_raise(oid),
     leaf_id.leaf_lock_descendants(oid, float8),
     leaf_id.leaf_lock_holders(oid, oid[]),
     leaf_id.leaf_left_sequences(oid[]),
-    leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]),
+    leaf_id.leaf_try_to_move(oid, name, text, integer, boolean, oid[]),
     leaf_id.leaf_move(regclass, name, text, integer, boolean),
     leaf_id.leaf_moved_line(text, boolean, boolean, text, bigint),
     leaf_id.leaf_adopt_new(text[])

@@ -41,7 +41,7 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
-pub use catalog::{function_name, relation_changed, relation_exists, watch_relation};
+pub use catalog::{function_name, lock_table, relation_changed, relation_exists, watch_relation};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, clocks, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};

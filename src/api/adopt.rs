@@ -93,6 +93,11 @@ fn leaf_note_adopted(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 }
 
 #[pg_extern(strict, sql = false)]
+fn leaf_lock_table(relation: pg_sys::Oid) -> bool {
+    pg::lock_table(relation.to_u32())
+}
+
+#[pg_extern(strict, sql = false)]
 fn leaf_belongs_to_column(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: a call of the SQL function of this name, which is strict, with a text.
     let found = unsafe {

@@ -1,6 +1,6 @@
 //! Relations in the catalogs of the current database.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leaf_id_core::message::shown;
@@ -36,6 +36,29 @@ pub fn watch_relation(relation: u32) {
 #[inline]
 pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
+}
+
+/// Locks a table, partitioned or not, in ACCESS EXCLUSIVE mode until the end of the transaction, within
+/// `lock_timeout`. False if there is none with this oid. It takes the privileges of LOCK TABLE.
+pub fn lock_table(table: u32) -> bool {
+    const TABLE: c_char = pg_sys::RELKIND_RELATION.cast_signed();
+    const PARTITIONED: c_char = pg_sys::RELKIND_PARTITIONED_TABLE.cast_signed();
+    let oid = pg_sys::Oid::from(table);
+    // SAFETY: in a transaction; accepts any oid. The name is null if there is no such relation.
+    unsafe {
+        let name = pg_sys::get_rel_name(oid);
+        if name.is_null() || ![TABLE, PARTITIONED].contains(&pg_sys::get_rel_relkind(oid)) {
+            return false;
+        }
+        let mode = pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE;
+        let user = pg_sys::GetUserId();
+        let result = pg_sys::pg_class_aclcheck(oid, user, pg_sys::AclMode::from(mode));
+        if result != pg_sys::AclResult::ACLCHECK_OK {
+            pg_sys::aclcheck_error(result, pg_sys::ObjectType::OBJECT_TABLE, name);
+        }
+        pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock.cast_signed());
+    }
+    relation_exists(table)
 }
 
 /// True if the relation exists in the current database.

@@ -2,7 +2,7 @@
 //! runs it with rights that role does not have (I9).
 
 use leaf_id_tests::{
-    Attack, Attacker, Failure, HERS, MALLORY, SHOP, Session, becomes, each, wait_until,
+    Attack, Attacker, Failure, HERS, MALLORY, SHOP, Server, Session, becomes, each, wait_until,
 };
 
 use super::code_as_superuser::{LIMIT, OWNERS, create_tag, member_calls, use_everything};
@@ -264,6 +264,50 @@ fn functions_in_the_place_of_leaf_ids_while_a_call_waits() {
         moved.unwrap();
         mallory.run("DROP EXTENSION leaf_id CASCADE");
         attack.assert_nobody_ran_her_code();
+    }
+}
+
+/// A view, in the place of the table that a superuser's call waits for. Before: LOCK TABLE also locks
+/// what is under it, of whomever, and the next try waits with that.
+#[test]
+fn a_view_in_the_place_of_a_table_that_is_moved() {
+    let attack = Attack::on_installed(Attacker::Installer, &[]);
+    attack
+        .admin()
+        .run("CREATE SCHEMA alices AUTHORIZATION alice; CREATE TABLE alices.orders ()");
+    let (mut holder, mut other) = (attack.mallory(), attack.mallory());
+    holder.run(&format!(
+        "CREATE TABLE {HERS}.t (id serial); CREATE TABLE {HERS}.u (id int); GRANT USAGE ON SCHEMA {HERS} TO PUBLIC"
+    ));
+    attack
+        .admin()
+        .run(&format!("GRANT USAGE ON SCHEMA alices TO {MALLORY}"));
+    holder.run(&format!("BEGIN; LOCK TABLE {HERS}.t IN ACCESS SHARE MODE"));
+    other.run(&format!("BEGIN; LOCK TABLE {HERS}.u IN ACCESS SHARE MODE"));
+    let mut admin = attack.admin();
+    admin.run("SET lock_timeout = '100ms'");
+    let call = format!("SELECT leaf_adopt('{HERS}.t', 'id')");
+    let moved = during_a_wait(&attack, &mut admin, &call, "wait_event = 'PgSleep'", || {
+        holder.run(&format!(
+            "ALTER TABLE {HERS}.t RENAME TO moved;
+             CREATE VIEW {HERS}.t WITH (security_invoker = true) AS SELECT 1 AS x FROM alices.orders, {HERS}.u;
+             COMMIT"
+        ));
+    });
+    moved.unwrap();
+    attack.assert_nobody_ran_her_code();
+}
+
+/// Before: where `standard_conforming_strings` is off, the name of a tag is a statement in the HINT.
+#[test]
+fn a_hint_quotes_the_name_of_a_tag() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    for setting in ["on", "off"] {
+        session.run(&format!("SET standard_conforming_strings = {setting}"));
+        session
+            .fails(r"SELECT leaf_segment_next(E'\\\'); SELECT 1; --')")
+            .hints(r"(E'\\''); SELECT 1; --')");
     }
 }
 
