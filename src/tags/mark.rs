@@ -79,11 +79,15 @@ impl LockedMark {
 
     /// Raises the mark, or creates it.
     pub fn raise(&self, name: Value, high: i64) {
+        if self.high() < high {
+            self.set(name, high);
+        }
+    }
+
+    /// Sets the mark, also below what it was, or creates it.
+    pub fn set(&self, name: Value, high: i64) {
         match &self.stored {
-            Some(row) if self.high() < high => {
-                self.table.update(row, &[(HIGH, Value::Bigint(high))]);
-            }
-            Some(_) => {}
+            Some(row) => self.table.update(row, &[(HIGH, Value::Bigint(high))]),
             None => self
                 .table
                 .insert(&[(NAME, name), (HIGH, Value::Bigint(high))]),

@@ -84,13 +84,17 @@ pub fn receive(key: &Key, ask: &Ask, received: &Received) -> Result<Claimed, Unr
             skipped: answer.skipped,
             access: alloc.access(&key.tag, ask.row_incarnation, ask.access),
         };
-        sometimes!(
-            "answer: of a tag that was reset there",
-            claim.row.incarnation != row.incarnation
-        );
-        // If a tool takes back the row and the tag is then dropped, the name goes on above.
+        let is_reset = claim.row.incarnation != row.incarnation;
+        sometimes!("answer: of a tag that was reset there", is_reset);
+        // If a tool takes back the row and the tag is then dropped, the name goes on above. A reset
+        // there is one of the name here, too: a tag that was created again would refuse the answers.
         let mark = raised(mark::lock(&key.tag));
-        mark.raise(heap::key(&key.tag), claim.row.max_id);
+        let (name, high) = (heap::key(&key.tag), claim.row.max_id);
+        if is_reset {
+            mark.set(name, high);
+        } else {
+            mark.raise(name, high);
+        }
         locked.write(&claim.row);
         Ok(claimed)
     })

@@ -193,6 +193,22 @@ fn a_reset_at_the_central_server_begins_a_new_incarnation() {
     }
 }
 
+/// Before: the mark of the name stays above, so a tag that is created again refuses the answers.
+#[test]
+fn a_tag_is_created_again_after_a_reset_at_the_central_server() {
+    let fleet = Fleet::new(1, &[]);
+    let mut central = fleet.central.session();
+    fleet.create_tag("t", 50, 50);
+    let mut session = fleet.members[0].session();
+    session.take("t", 5000);
+    central.run("SELECT leaf_tag_reset('t', 1)");
+    while session.next("t") > 5000 {}
+    session.wait_for_spare("t");
+    session.run("SELECT leaf_tag_drop('t')");
+    session.create_sourced_tag("t", 50, 50);
+    assert!(session.next("t") < 1000);
+}
+
 /// A member does not repeatedly claim ids that it cannot use.
 #[test]
 fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {

@@ -149,9 +149,14 @@ impl Member {
             ..Default::default()
         };
         let received = row.received(&asked, &answered, &HERE, incarnation.into());
-        let row = Row::from(received.ok()?.row);
+        let before = row.incarnation;
+        let received = received.ok()?.row;
+        let is_reset = received.incarnation != before;
+        let row = Row::from(received);
         self.row = Some(row);
-        if rules.hold(Rule::AnswerRaisesMark) {
+        if is_reset {
+            self.mark = row.max_id;
+        } else if rules.hold(Rule::AnswerRaisesMark) {
             self.mark = self.mark.max(row.max_id);
         }
         Some(answer)
