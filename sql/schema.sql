@@ -171,13 +171,23 @@ CREATE FUNCTION leaf_id.leaf_opaque_key_merge() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    here leaf_id.leaf_opaque_key;
 BEGIN
     -- After pg_restore --disable-triggers, this fires in all sessions except subscribers.
-    IF current_setting('session_replication_role') = 'replica'
-        AND EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.tag = NEW.tag) THEN
-        RETURN NULL;
+    IF current_setting('session_replication_role') <> 'replica' THEN
+        RETURN NEW;
     END IF;
-    RETURN NEW;
+    SELECT k.* INTO here FROM leaf_id.leaf_opaque_key k WHERE k.tag = NEW.tag;
+    IF NOT FOUND THEN
+        RETURN NEW;
+    END IF;
+    IF (here.last, here.key) <> (NEW.last, NEW.key) THEN
+        RAISE WARNING 'leaf_id: tag "%" has another key of opaque ids on the publisher', NEW.tag
+            USING DETAIL = 'With the key here, its numbers are other ids, which may be equal to ids of the publisher.',
+                HINT = 'If this server is to take over, empty leaf_id.leaf_opaque_key and leaf_id.leaf_alloc before the initial copy.';
+    END IF;
+    RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_opaque_key_merge() IS

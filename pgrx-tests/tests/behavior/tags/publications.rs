@@ -68,6 +68,9 @@ fn a_subscriber_has_opaque_tags_with_their_keys() {
     assert_eq!(here.value::<i64>(first), there.value::<i64>(first));
     let keys_here: String = here.value(keys);
     assert!(keys_here.contains(&own) && keys_here.len() == 2 * own.len() + 1);
+    let log = subscriber.log();
+    assert!(log.contains("tag \"own\" has another key of opaque ids on the publisher"));
+    assert!(!log.contains("tag \"orders\" has another key"), "{log}");
     let mut ids = here.ids("SELECT id FROM orders");
     ids.extend(opaque::take(&mut here, "orders", 100));
     opaque::assert_distinct(&ids);
