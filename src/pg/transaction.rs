@@ -48,6 +48,9 @@ pub fn transaction<T, E: From<Caught>>(body: impl FnOnce() -> Result<T, E>) -> R
         unsafe {
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::StartTransactionCommand();
+            // As PostgreSQL in InitPostgres: a serializable one fails in a hot standby, and if it is also
+            // deferrable, its snapshot waits for the serializable transactions of all databases.
+            pg_sys::XactIsoLevel = pg_sys::XACT_READ_COMMITTED.cast_signed();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         }
         let result = body();

@@ -96,9 +96,9 @@ pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
         return;
     };
     pg::connect(database);
+    settings::pin();
     pg::belong_to_owner();
     CONNECTED.store(true, Ordering::Relaxed);
-    settings::pin();
     let now = Instant::now();
     let mut allocator = Allocator {
         area,

@@ -67,6 +67,49 @@ fn refills_go_on() {
     }
 }
 
+/// Settings by which each transaction waits for the serializable ones that write, in any database.
+const DEFERRABLE: [(&str, &str); 3] = [
+    ("default_transaction_isolation", "serializable"),
+    ("default_transaction_read_only", "on"),
+    ("default_transaction_deferrable", "on"),
+];
+
+/// Before: an allocator waits in its first transaction, and keeps its worker slot.
+#[test]
+fn an_allocator_waits_for_no_transaction() {
+    let server = Server::start(&[]);
+    let mut admin = server.session();
+    admin.run("CREATE DATABASE hers");
+    let mut session = server.session_in("hers");
+    session.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', step => 10)");
+    for (name, value) in DEFERRABLE {
+        admin.run(&format!("ALTER DATABASE hers SET {name} = '{value}'"));
+    }
+    let mut writer = server.session();
+    writer.run("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE; SELECT count(*) FROM pg_class");
+    session.take("t", 100);
+}
+
+/// Before: the launcher waits for them where it looks for the database of the registry, and cannot be
+/// stopped.
+#[test]
+fn the_launcher_waits_for_no_transaction() {
+    let registry = [
+        ("leaf_id.worker_id", "auto"),
+        ("leaf_id.worker_registry", "app"),
+    ];
+    let server = Server::start(&[&DEFERRABLE[..], &registry].concat());
+    let write = "SET default_transaction_read_only = off; SET default_transaction_deferrable = off";
+    let mut writer = server.session();
+    writer.run(write);
+    writer.run("CREATE DATABASE app");
+    writer.run("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE; SELECT count(*) FROM pg_class");
+    let mut session = server.session_in("app");
+    session.run(write);
+    session.run("CREATE EXTENSION leaf_id");
+    session.run("SELECT leaf_snowflake_next()");
+}
+
 #[test]
 fn a_database_that_takes_no_connections_is_served() {
     let server = Server::start(&[]);
