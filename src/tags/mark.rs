@@ -32,7 +32,8 @@ fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
 /// # Errors
 /// The table of marks was dropped or altered.
 pub fn get(tag: &Tag) -> Result<i64, Failure> {
-    let row = open(&MARKS, Access::Read)?.get(&heap::key(tag));
+    let table = open(&MARKS, Access::Read)?;
+    let row = table.get(&heap::key(tag));
     Ok(row.and_then(|row| row.bigint(HIGH)).unwrap_or(0))
 }
 

@@ -123,7 +123,8 @@ pub fn name_was_used(tag: &Tag) -> Result<bool, Failure> {
 /// # Errors
 /// The name has no key.
 pub fn hex(tag: &Tag) -> Result<String, Failure> {
-    let row = open(Access::Read)?.get(&heap::key(tag));
+    let table = open(Access::Read)?;
+    let row = table.get(&heap::key(tag));
     let key = row.as_ref().and_then(key);
     let key = key.ok_or_else(|| Failure::Opaque(OpaqueError::NoKey { tag: tag.name() }))?;
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -143,13 +144,13 @@ pub struct FoundKey {
 /// The table of keys is gone or was altered.
 pub fn find(tag: &Tag) -> Result<Look<FoundKey>, Failure> {
     let relation = pg::find_table(&KEYS).ok_or_else(|| Failure::missing(&KEYS))?;
-    let row = match Table::open_at_once(relation, &KEYS) {
-        Ok(Some(table)) => table.get(&heap::key(tag)),
+    let table = match Table::open_at_once(relation, &KEYS) {
+        Ok(Some(table)) => table,
         Ok(None) => return Err(Failure::missing(&KEYS)),
         Err(Obstacle::Locked) => return Ok(Look::Locked),
         Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     };
-    let found = row.and_then(|row| {
+    let found = table.get(&heap::key(tag)).and_then(|row| {
         let permutation = Permutation::new(&key(&row)?, row.bigint(LAST)?)?;
         Some(FoundKey {
             permutation: Rc::new(permutation),
