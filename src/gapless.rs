@@ -62,7 +62,7 @@ static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
     transaction: on_transaction,
     subtransaction: on_subtransaction,
 };
-static WATCHING: AtomicBool = AtomicBool::new(false);
+static WATCHING: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// The locked row of a series, if there is one, and its table.
 fn lock(series: &[u8]) -> Result<(Table, Option<Row>), Failure> {

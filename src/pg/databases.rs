@@ -11,7 +11,7 @@ use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
 use super::process::database;
-use super::transaction::{Caught, transaction};
+use super::transaction::{Caught, once, transaction};
 
 /// Connects a worker to a database, even one that does not allow connections. If the database is
 /// locked, because it is being copied or dropped, the process exits instead of waiting.
@@ -210,10 +210,10 @@ unsafe extern "C-unwind" fn on_database(access: pg_sys::ObjectAccessType::Type, 
     match access {
         pg_sys::ObjectAccessType::OAT_POST_CREATE => tell(database),
         pg_sys::ObjectAccessType::OAT_DROP => {
-            if !REGISTERED.swap(true, Ordering::Relaxed) {
-                // SAFETY: the library is never unloaded, and the callback takes no argument.
-                unsafe { pg_sys::RegisterXactCallback(Some(on_end), core::ptr::null_mut()) };
-            }
+            // SAFETY: the library is never unloaded, and the callback takes no argument.
+            once(&REGISTERED, || unsafe {
+                pg_sys::RegisterXactCallback(Some(on_end), core::ptr::null_mut());
+            });
             DROPPED.store(database, Ordering::Relaxed);
         }
         _ => {}

@@ -15,6 +15,7 @@ use super::backend_local::BackendLocal;
 use super::process::check_for_interrupts;
 use super::settings::set_local;
 use super::signals::{note_cancel, pqsignal, take_canceled};
+use super::transaction::once;
 
 unsafe extern "C-unwind" {
     // From utils/timeout.h; missing in the bindings.
@@ -89,14 +90,12 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
 /// Marks the open transaction: its commit must be acknowledged as this value of
 /// `synchronous_commit` requires.
 pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
-    if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: an async-signal-safe handler that also calls PostgreSQL's handler, and a
-        // callback; the library is never unloaded.
-        unsafe {
-            pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
-            pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
-        }
-    }
+    // SAFETY: an async-signal-safe handler that also calls PostgreSQL's handler, and a callback; the
+    // library is never unloaded. The one that can fail comes first.
+    once(&WATCHING, || unsafe {
+        pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
+        pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
+    });
     // Let PostgreSQL process earlier interrupts now. At the commit they would end the wait for a
     // standby, and go unnoticed here.
     take_canceled();

@@ -155,15 +155,24 @@ unsafe extern "C-unwind" fn subtransaction_callback(
 }
 
 /// Registers the callbacks in this process; later calls have no effect.
-pub fn watch_transactions(callbacks: &'static TransactionCallbacks, watching: &AtomicBool) {
-    if watching.swap(true, Ordering::Relaxed) {
-        return;
-    }
+pub fn watch_transactions(callbacks: &'static TransactionCallbacks, watching: &[AtomicBool; 2]) {
     let arg = core::ptr::from_ref(callbacks).cast_mut().cast();
     // SAFETY: the library is never unloaded, and the argument is a static that is only read.
-    unsafe {
+    once(&watching[0], || unsafe {
         pg_sys::RegisterXactCallback(Some(transaction_callback), arg);
+    });
+    // SAFETY: as above.
+    once(&watching[1], || unsafe {
         pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), arg);
+    });
+}
+
+/// Registers a callback in this process, unless it is. Registering fails for want of memory: then the
+/// next transaction tries again.
+pub fn once(is_registered: &AtomicBool, register: impl FnOnce()) {
+    if !is_registered.load(Ordering::Relaxed) {
+        register();
+        is_registered.store(true, Ordering::Relaxed);
     }
 }
 

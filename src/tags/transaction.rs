@@ -326,7 +326,7 @@ pub fn watch() {
         transaction: on_transaction,
         subtransaction: on_subtransaction,
     };
-    static WATCHING: AtomicBool = AtomicBool::new(false);
+    static WATCHING: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
     WRITTEN.store(true, Ordering::Relaxed);
     pg::watch_transactions(&CALLBACKS, &WATCHING);
 }
