@@ -153,7 +153,8 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
     WITH RECURSIVE issuing AS MATERIALIZED (
-        SELECT * FROM leaf_id.leaf_issuing_columns() i WHERE NOT i.is_opaque
+        SELECT * FROM leaf_id.leaf_issuing_columns() i
+        WHERE NOT i.is_opaque AND (only_tag IS NULL OR i.tag = only_tag)
     ), tree AS (
         SELECT i.relation AS root, i.relation AS member FROM issuing i
         UNION
@@ -165,13 +166,12 @@ AS $$
                 AND min(i.writer) OVER of_tag = max(i.writer) OVER of_tag AS has_one_owner
         FROM issuing i
         JOIN pg_class c ON c.oid = i.relation
-        WHERE (only_tag IS NULL OR i.tag = only_tag)
-            AND (i.relation, i.column_name) NOT IN (
-                SELECT below.relation, below.column_name
-                FROM issuing above
-                JOIN tree t ON t.root = above.relation AND t.member <> t.root
-                JOIN issuing below ON below.relation = t.member AND below.column_name = above.column_name
-                    AND below.tag = above.tag)
+        WHERE (i.relation, i.column_name) NOT IN (
+            SELECT below.relation, below.column_name
+            FROM issuing above
+            JOIN tree t ON t.root = above.relation AND t.member <> t.root
+            JOIN issuing below ON below.relation = t.member AND below.column_name = above.column_name
+                AND below.tag = above.tag)
         WINDOW of_tag AS (PARTITION BY i.tag)
     ), members AS MATERIALIZED (
         SELECT o.relation AS root, o.column_name, o.tag, o.expression, t.member, m.largest, m.unread,
