@@ -276,7 +276,9 @@ fn a_worker_without_memory_ends_alone_and_comes_back() {
             session.run(&format!("SELECT leaf_tag_create('{tag}', step => 10)"));
             // The allocator starts on demand, the others by themselves.
             ids.push(session.next("t"));
-            assert_eq!(session.next(&tag), 1);
+            // A launcher that ends saves what is cached, and the next one, starved, may lose that.
+            let first = session.next(&tag);
+            assert!(first == 1 || first == 11 && name == "launcher", "{first}");
             wait_until(LIMIT, name, || {
                 let now = server.worker(&title);
                 now.is_some() && now != before
