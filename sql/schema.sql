@@ -185,7 +185,7 @@ BEGIN
     IF (here.last, here.key) <> (NEW.last, NEW.key) THEN
         RAISE WARNING 'leaf_id: tag "%" has another key of opaque ids on the publisher', NEW.tag
             USING DETAIL = 'With the key here, its numbers are other ids, which may be equal to ids of the publisher.',
-                HINT = 'If this server is to take over, empty leaf_id.leaf_opaque_key and leaf_id.leaf_alloc before the initial copy.';
+                HINT = 'If this server is to take over, drop the subscription, empty leaf_id.leaf_opaque_key and leaf_id.leaf_alloc with the tables of the application, and subscribe again.';
     END IF;
     RETURN NULL;
 END
