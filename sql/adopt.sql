@@ -956,23 +956,10 @@ COMMENT ON FUNCTION leaf_id.leaf_tell_code(oid[]) IS
     'Says which functions and views name sequences, lastval() or currval()';
 
 -- By oid: LOCK TABLE locks the tables under a view, and a table of that name may be a view by now.
-CREATE FUNCTION leaf_id.leaf_lock_table(relation oid) RETURNS boolean
+CREATE FUNCTION leaf_id.leaf_lock_table(relation oid) RETURNS void
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_lock_table_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_lock_table(oid) IS
-    'Locks a table exclusively, as LOCK TABLE ONLY with its rights; false if it was dropped meanwhile';
-
-CREATE FUNCTION leaf_id.leaf_lock_or_raise(relation oid) RETURNS void
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF NOT leaf_id.leaf_lock_table($1) THEN
-        PERFORM leaf_id.leaf_raise_changed($1);
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION leaf_id.leaf_lock_or_raise(oid) IS
-    'Locks a table exclusively; an error if it was dropped meanwhile';
+    'Locks a table exclusively, with the privileges of LOCK TABLE; leaf_assert_locked() says whether it was there';
 
 -- Partitions and children cannot be attached to a locked table. The limit applies to the wait for
 -- all of them together, regardless of their number.
@@ -992,7 +979,7 @@ BEGIN
         FOREACH descendant IN ARRAY missing LOOP
             PERFORM set_config('lock_timeout', ceil(greatest(1, patience))::text, true);
             asked := clock_timestamp();
-            PERFORM leaf_id.leaf_lock_or_raise(descendant);
+            PERFORM leaf_id.leaf_lock_table(descendant);
             patience := patience - greatest(0, 1000 * extract(epoch FROM clock_timestamp() - asked) - 1);
             IF patience < 0 THEN
                 RAISE lock_not_available;
@@ -1083,7 +1070,7 @@ BEGIN
         END LOOP;
         RETURN;
     END IF;
-    PERFORM leaf_id.leaf_lock_or_raise($1);
+    PERFORM leaf_id.leaf_lock_table($1);
     PERFORM leaf_id.leaf_lock_descendants($1, least(deadlock_timeout / 4, 250));
     PERFORM set_config('lock_timeout', greatest(1, least(20, deadlock_timeout / 4))::text, true);
     IF is_release THEN

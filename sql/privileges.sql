@@ -167,7 +167,6 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean),
     leaf_id.leaf_tell_unindexed(oid, name, text),
     leaf_id.leaf_lock_table(oid),
-    leaf_id.leaf_lock_or_raise(oid),
     leaf_id.leaf_lock_descendants(oid, float8),
     leaf_id.leaf_lock_holders(oid, oid[]),
     leaf_id.leaf_left_sequences(oid[]),

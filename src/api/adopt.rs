@@ -93,8 +93,8 @@ fn leaf_note_adopted(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 }
 
 #[pg_extern(strict, sql = false)]
-fn leaf_lock_table(relation: pg_sys::Oid) -> bool {
-    pg::lock_table(relation.to_u32())
+fn leaf_lock_table(relation: pg_sys::Oid) {
+    pg::lock_table(relation.to_u32());
 }
 
 #[pg_extern(strict, sql = false)]

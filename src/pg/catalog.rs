@@ -39,8 +39,8 @@ pub fn relation_changed() -> bool {
 }
 
 /// Locks a table, partitioned or not, in ACCESS EXCLUSIVE mode until the end of the transaction, within
-/// `lock_timeout`. False if there is none with this oid. It takes the privileges of LOCK TABLE.
-pub fn lock_table(table: u32) -> bool {
+/// `lock_timeout`, with the privileges of LOCK TABLE. Does nothing if there is none with this oid.
+pub fn lock_table(table: u32) {
     const TABLE: c_char = pg_sys::RELKIND_RELATION.cast_signed();
     const PARTITIONED: c_char = pg_sys::RELKIND_PARTITIONED_TABLE.cast_signed();
     let oid = pg_sys::Oid::from(table);
@@ -48,7 +48,7 @@ pub fn lock_table(table: u32) -> bool {
     unsafe {
         let name = pg_sys::get_rel_name(oid);
         if name.is_null() || ![TABLE, PARTITIONED].contains(&pg_sys::get_rel_relkind(oid)) {
-            return false;
+            return;
         }
         let mode = pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE;
         let user = pg_sys::GetUserId();
@@ -58,7 +58,6 @@ pub fn lock_table(table: u32) -> bool {
         }
         pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock.cast_signed());
     }
-    relation_exists(table)
 }
 
 /// True if the relation exists in the current database.
