@@ -24,7 +24,7 @@ pub use edit::EditError;
 pub use format::FormatError;
 pub use gapless::GaplessError;
 pub use opaque::OpaqueError;
-pub use refill::{Advice, Cure, RefillError, for_monitors, reason_for_monitors};
+pub use refill::{Advice, RefillError, for_monitors, reason_for_monitors};
 pub use registry::RegistryError;
 pub use reset::ResetError;
 pub use snowflake::SnowflakeError;
@@ -57,8 +57,6 @@ pub enum Failure {
         server: String,
         text: String,
     },
-    /// The tag does not exist.
-    NoSuchTag { tag: String, cure: Cure },
     /// The caller may not issue ids of the tag.
     TagForbidden { tag: String },
     /// The tag is empty or longer than 128 bytes.
@@ -213,7 +211,6 @@ impl Failure {
                 not_ready,
                 format!("cannot issue ids of tag \"{tag}\" while the transaction that created it commits"),
             ),
-            Self::NoSuchTag { tag, cure } => cure.report(&tag),
             Self::TagForbidden { tag } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for tag \"{tag}\""),

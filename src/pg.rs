@@ -16,7 +16,6 @@ mod column;
 mod condition;
 mod databases;
 mod datum;
-mod defaults;
 mod event_trigger;
 mod expression;
 mod foreign;
@@ -51,7 +50,6 @@ pub use databases::{
     watch_databases,
 };
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
-pub use defaults::is_default;
 pub use event_trigger::EventTriggerCall;
 pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
@@ -63,7 +61,7 @@ pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
 pub use memory::touch;
-pub use name::{Name, is_similar, is_text};
+pub use name::{Name, is_text};
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
 pub use portal::require_clients_statement;

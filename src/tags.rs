@@ -4,7 +4,6 @@ pub mod blocker;
 pub mod claim;
 pub mod heap;
 pub mod mark;
-pub mod missing;
 pub mod opaque;
 pub mod receive;
 pub mod rights;

@@ -60,18 +60,10 @@ SELECT sqlstate FROM refusal($$SELECT leaf_segment_next(repeat('y', 129))$$);
 SELECT leaf_segment_next(repeat('y', 128)), leaf_segment_next(repeat(U&'\00E4', 64)), leaf_segment_next('good');
 SELECT leaf_tag_drop(repeat('y', 128), forget => true), leaf_tag_drop(repeat(U&'\00E4', 64), forget => true), leaf_tag_drop('good', forget => true);
 
--- Names are taken as they are. The way out that a hint shows can be run.
+-- Names are taken as they are.
 SELECT r.sqlstate, message = format('tag "%s" does not exist', name) AS says, count(*)
 FROM names, refusal(format('SELECT leaf_segment_next(%L)', name)) r GROUP BY 1, 2;
-CREATE TABLE hints AS SELECT r.hint FROM names, refusal(format('SELECT leaf_segment_next(%L)', name)) r;
-DO $$
-DECLARE
-    hint text;
-BEGIN
-    FOR hint IN SELECT hints.hint FROM hints LOOP
-        EXECUTE regexp_replace(hint, '^[^:]*: ', '');
-    END LOOP;
-END $$;
+SELECT count(*) FROM names, leaf_tag_create(name);
 SELECT array_agg(leaf_segment_next(name)) FROM names;
 -- What the allocator says, with this transaction in its way. (Of a few: it takes a moment.)
 CREATE TABLE refused (sqlstate text, says boolean);
@@ -95,6 +87,7 @@ CREATE TABLE lowered AS
     SELECT name, r.* FROM names, refusal(format('UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = %L', name)) r;
 SELECT sqlstate, starts_with(message, format('cannot lower "max_id" of tag "%s" from ', name)) AS says, count(*)
 FROM lowered GROUP BY 1, 2;
+-- The way out that a hint shows can be run.
 DO $$
 DECLARE
     hint text;
@@ -108,6 +101,6 @@ SELECT count(leaf_tag_drop(name, forget => true)::text) FROM names;
 CALL use_tags('SELECT name FROM names');
 SELECT count(*) FROM leaf_id.leaf_alloc WHERE biz_tag IN (SELECT name FROM names);
 
-DROP TABLE letters, names, long_tag, refused, hints, lowered;
+DROP TABLE letters, names, long_tag, refused, lowered;
 DROP PROCEDURE use_tags;
 DROP FUNCTION refuse_tag;

@@ -3,6 +3,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
+use super::refill::no_such_tag;
 use super::report::{error, function, literal};
 
 /// See this file's header.
@@ -23,6 +24,8 @@ pub enum OpaqueError {
     Forbidden { tag: String },
     /// An ordinary id of a tag that has a key.
     Required { tag: String },
+    /// An opaque id of a tag that does not exist, though its key does.
+    NoSuchTag { tag: String },
     /// An opaque id of a tag that has no key.
     NoKey { tag: String },
     /// All numbers of the key's domain are issued.
@@ -80,6 +83,10 @@ impl OpaqueError {
                 format!("the ids of tag \"{tag}\" are opaque"),
             )
             .set_hint(format!("Use {}().", function("leaf_opaque_next"))),
+            Self::NoSuchTag { tag } => no_such_tag(&tag).set_hint(format!(
+                "Create it with {}(), with a start above the numbers of all ids that are in use, or with the server that its ids came from.",
+                function("leaf_tag_create")
+            )),
             Self::NoKey { tag } => error(
                 Code::ERRCODE_WRONG_OBJECT_TYPE,
                 format!("tag \"{tag}\" has no key of opaque ids"),

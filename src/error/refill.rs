@@ -7,45 +7,6 @@ use super::report::{error, function, literal};
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, LockHolder};
 
-/// Ways to get a tag that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cure {
-    /// A column's default names it, and the column may hold ids.
-    Sync,
-    /// There is a tag of a similar name.
-    Similar(String),
-    /// Its ids are opaque, and may be in use.
-    Opaque,
-    /// Nothing is known of it.
-    Create,
-}
-
-impl Cure {
-    /// The error to raise.
-    pub(super) fn report(self, tag: &str) -> ErrorReport {
-        let report = error(
-            Code::ERRCODE_UNDEFINED_OBJECT,
-            format!("tag \"{tag}\" does not exist"),
-        );
-        report.set_hint(match self {
-            Self::Sync => format!(
-                "To create the tags that columns name, above their ids, unless other servers issue them, too: SELECT * FROM {}();",
-                function("leaf_sync")
-            ),
-            Self::Similar(other) => format!("Perhaps you meant the tag \"{other}\"."),
-            Self::Opaque => format!(
-                "Create it with {}(), with a start above the numbers of all ids that are in use, or with the server that its ids came from.",
-                function("leaf_tag_create")
-            ),
-            Self::Create => format!(
-                "If no ids of it are in use, create it: SELECT {}({});",
-                function("leaf_tag_create"),
-                literal(tag)
-            ),
-        })
-    }
-}
-
 /// Reason why the last request of a slot failed. Stored in shared memory, with a short text where
 /// noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +193,11 @@ impl RefillError {
     pub(super) fn report(self, tag: &str, server: &str, text: &str) -> Option<ErrorReport> {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         Some(match self {
-            Self::NoSuchTag => Cure::Create.report(tag),
+            Self::NoSuchTag => no_such_tag(tag).set_hint(format!(
+                "Create it with {}(); if a column's default names it, with {}().",
+                function("leaf_tag_create"),
+                function("leaf_sync")
+            )),
             Self::EndOfTag { max_value, skip } => end_of_tag(tag, max_value, skip),
             Self::ServerBehind { received, answered } => error(
                 not_ready,
@@ -272,6 +237,14 @@ impl RefillError {
             _ => return None,
         })
     }
+}
+
+/// The error for a tag that does not exist, without its HINT.
+pub(super) fn no_such_tag(tag: &str) -> ErrorReport {
+    error(
+        Code::ERRCODE_UNDEFINED_OBJECT,
+        format!("tag \"{tag}\" does not exist"),
+    )
 }
 
 /// Ends of integer columns, which are the `max_value` of tags that were created for them.

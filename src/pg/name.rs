@@ -1,34 +1,12 @@
 //! Names and their display form.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char};
 
 use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
 /// Size of a name in bytes, including the terminating null.
 const LENGTH: usize = pg_sys::NAMEDATALEN as usize;
-
-/// True if a name may be a misspelling of another, by PostgreSQL's rule for columns: up to three
-/// edits, and less than half of it.
-pub fn is_similar(name: &[u8], other: &[u8]) -> bool {
-    const MOST: c_int = 3;
-    let len = |name: &[u8]| c_int::try_from(name.len()).unwrap_or(c_int::MAX);
-    // SAFETY: two strings with their lengths, below the function's limit: tags have 128 bytes.
-    let distance = unsafe {
-        pg_sys::varstr_levenshtein_less_equal(
-            name.as_ptr().cast(),
-            len(name),
-            other.as_ptr().cast(),
-            len(other),
-            1,
-            1,
-            1,
-            MOST,
-            true,
-        )
-    };
-    distance <= MOST && distance < len(other) / 2
-}
 
 /// True if these bytes are text in the encoding of the database.
 pub fn is_text(bytes: &[u8]) -> bool {

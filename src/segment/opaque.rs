@@ -8,7 +8,7 @@ use super::issue;
 use super::slot_cache::SLOT_CACHE;
 use super::wait;
 use crate::deadline::{Deadline, ready_on_standby};
-use crate::error::{Cure, Failure, OpaqueError, RefillError};
+use crate::error::{Failure, OpaqueError, RefillError};
 use crate::pg;
 
 /// The next opaque id of a tag.
@@ -18,10 +18,11 @@ use crate::pg;
 pub fn next(tag: &[u8]) -> Result<i64, Failure> {
     let permutation = permutation(tag)?;
     let number = issue::next_number(tag).map_err(|failure| match failure {
-        Failure::NoSuchTag { tag, .. } => Failure::NoSuchTag {
+        Failure::Refill {
             tag,
-            cure: Cure::Opaque,
-        },
+            error: RefillError::NoSuchTag,
+            ..
+        } => Failure::Opaque(OpaqueError::NoSuchTag { tag }),
         Failure::Refill {
             tag,
             error: RefillError::EndOfTag { max_value, skip: 0 },

@@ -14,7 +14,6 @@ use crate::error::{Advice, Failure, OpaqueError, RefillError, reason_for_monitor
 use crate::pg::{self, Caller, LockHolder, WaitEvent, sqlstate};
 use crate::shmem::{Access, Area, Key, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
-use crate::tags::missing;
 use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Standing};
@@ -251,16 +250,9 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
     }
 }
 
-fn no_such_tag(key: &Key) -> Failure {
-    Failure::NoSuchTag {
-        tag: name(key),
-        cure: missing::cure(key),
-    }
-}
-
 fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
     let row = look(key, deadline, "leaf_alloc", || heap::see(key))?;
-    row.ok_or_else(|| no_such_tag(key))
+    row.ok_or_else(|| Failure::tag(name(key), RefillError::NoSuchTag))
 }
 
 /// Frees the slots of dropped tables in this database.
@@ -399,7 +391,6 @@ fn final_error(
         return None;
     }
     Some(match (error, amount) {
-        (RefillError::NoSuchTag, _) => no_such_tag(key),
         (RefillError::EndOfTag { max_value, .. }, Amount::Range(n))
             if slot_ref.buffer.remainders().count() > 0 =>
         {

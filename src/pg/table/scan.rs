@@ -34,17 +34,12 @@ impl Table {
 
     /// All rows, in no particular order.
     pub fn rows(&self) -> Vec<Row> {
-        self.first_rows(usize::MAX)
-    }
-
-    /// At most `most` rows, in no particular order.
-    pub fn first_rows(&self, most: usize) -> Vec<Row> {
         self.with_latest_snapshot(|snapshot| {
             let mut found = Vec::new();
             self.scan(None, snapshot, |tuple| {
                 // SAFETY: a tuple of the scan of this table, copied before the next one.
                 found.push(unsafe { self.row(tuple) });
-                found.len() < most
+                true
             });
             found
         })
