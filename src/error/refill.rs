@@ -40,6 +40,26 @@ pub enum RefillError {
     Refused { server: u32, sqlstate: SqlState },
 }
 
+/// What an error means to the allocator, which retries or holds the request, and to a session,
+/// which waits or fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefillClass {
+    /// No ids until a row of the tag is edited: an edit here starts another version. Held, and the
+    /// session fails.
+    Final,
+    /// The tag is at its end on the source server. Held, and the session fails.
+    EndThere,
+    /// The source server has no such tag. Held; the session fails if this was the answer to its own
+    /// wait, since nothing here tells when the tag is created there.
+    MissingThere,
+    /// A lock is in the way. Retried; the session fails if it holds the lock.
+    Locked(LockHolder),
+    /// This server retries, and the session waits.
+    Passing,
+    /// Up to the source server, which is asked again, or has not answered. The session waits.
+    There,
+}
+
 /// What to do if no segment comes in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
@@ -72,53 +92,68 @@ impl Advice {
 }
 
 impl RefillError {
-    /// True if the tag has no ids because of its row, here or on its source server.
+    /// What it means. A new error has to be given a class here.
+    pub fn class(self) -> RefillClass {
+        match self {
+            Self::NoSuchTag | Self::EndOfTag { .. } | Self::ServerBehind { .. } => {
+                RefillClass::Final
+            }
+            Self::RowLocked { by } | Self::TableLocked { by } => RefillClass::Locked(by),
+            Self::NoWorkerSlot
+            | Self::WorkerSlotShared
+            | Self::NoAllocator
+            | Self::Failed
+            | Self::AwaitsStandby => RefillClass::Passing,
+            Self::Refused { sqlstate, .. } => match sqlstate {
+                sqlstate::UNDEFINED_OBJECT => RefillClass::MissingThere,
+                sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => RefillClass::EndThere,
+                _ => RefillClass::There,
+            },
+            Self::Asked { .. } => RefillClass::There,
+        }
+    }
+
+    /// True if the cause is the tag's row here, or an answer that the row does not allow.
     pub fn is_of_tag(self) -> bool {
-        matches!(
-            self,
-            Self::NoSuchTag | Self::EndOfTag { .. } | Self::ServerBehind { .. }
-        )
+        self.class() == RefillClass::Final
     }
 
     /// True if a retry is useless until the row is edited, here or on the source server.
     pub fn is_final(self) -> bool {
-        const NO_SUCH_TAG: SqlState = sqlstate::UNDEFINED_OBJECT;
-        const END_OF_TAG: SqlState = sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
-        match self {
-            Self::Refused { sqlstate, .. } => [NO_SUCH_TAG, END_OF_TAG].contains(&sqlstate),
-            _ => self.is_of_tag(),
+        match self.class() {
+            RefillClass::Final | RefillClass::MissingThere | RefillClass::EndThere => true,
+            RefillClass::Locked(_) | RefillClass::Passing | RefillClass::There => false,
         }
     }
 
     /// What to do where this lasts.
     pub fn advice(self) -> Advice {
-        match self {
-            Self::Refused {
-                sqlstate: sqlstate::INSUFFICIENT_PRIVILEGE,
-                ..
-            } => Advice::GrantThere,
-            _ if self.server().is_some() => Advice::LookThere,
-            _ => Advice::Wait,
+        match self.class() {
+            RefillClass::Final | RefillClass::Locked(_) | RefillClass::Passing => Advice::Wait,
+            RefillClass::MissingThere | RefillClass::EndThere => Advice::LookThere,
+            RefillClass::There => match self {
+                Self::Refused {
+                    sqlstate: sqlstate::INSUFFICIENT_PRIVILEGE,
+                    ..
+                } => Advice::GrantThere,
+                _ => Advice::LookThere,
+            },
         }
     }
 
     /// True if its sentence has the answer of another server or of PostgreSQL in it.
     pub fn quotes_others(self) -> bool {
-        matches!(
-            self,
-            Self::Asked { .. } | Self::Refused { .. } | Self::Failed
-        )
+        match self.class() {
+            RefillClass::MissingThere | RefillClass::EndThere | RefillClass::There => true,
+            RefillClass::Passing => self == Self::Failed,
+            RefillClass::Final | RefillClass::Locked(_) => false,
+        }
     }
 
     /// Pid of the process that holds the row or the table.
     pub fn blocker(self) -> Option<i32> {
-        match self {
-            Self::RowLocked {
-                by: LockHolder::Process(pid),
-            }
-            | Self::TableLocked {
-                by: LockHolder::Process(pid),
-            } => Some(pid),
+        match self.class() {
+            RefillClass::Locked(LockHolder::Process(pid)) => Some(pid),
             _ => None,
         }
     }
@@ -171,20 +206,27 @@ impl RefillError {
             Self::ServerBehind { received, answered } => Some(format!(
                 "server \"{text}\" has given {answered}, though ids below {received} were in use"
             )),
-            // A temporary conflict on that server.
-            Self::Refused {
-                sqlstate:
+            Self::Refused { sqlstate, .. } => {
+                let is_passing = matches!(
+                    sqlstate,
                     sqlstate::SERIALIZATION_FAILURE
-                    | sqlstate::DEADLOCK_DETECTED
-                    | sqlstate::LOCK_NOT_AVAILABLE
-                    | sqlstate::QUERY_CANCELED,
-                ..
-            } => None,
-            Self::Refused { .. } if !self.is_final() => {
-                Some(format!("server \"{server}\" has refused: {text}"))
+                        | sqlstate::DEADLOCK_DETECTED
+                        | sqlstate::LOCK_NOT_AVAILABLE
+                        | sqlstate::QUERY_CANCELED
+                );
+                (!is_passing && !self.is_final())
+                    .then(|| format!("server \"{server}\" has refused: {text}"))
             }
             Self::Failed => Some(text.into()),
-            _ => None,
+            Self::RowLocked { .. }
+            | Self::TableLocked { .. }
+            | Self::NoWorkerSlot
+            | Self::WorkerSlotShared
+            | Self::NoAllocator
+            | Self::NoSuchTag
+            | Self::EndOfTag { .. }
+            | Self::Asked { .. }
+            | Self::AwaitsStandby => None,
         }
     }
 
@@ -234,7 +276,12 @@ impl RefillError {
             )
             .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
             .set_hint("Increase \"max_worker_processes\", on standbys first, and restart the server."),
-            _ => return None,
+            Self::WorkerSlotShared
+            | Self::NoAllocator
+            | Self::Failed
+            | Self::Asked { .. }
+            | Self::AwaitsStandby
+            | Self::Refused { .. } => return None,
         })
     }
 }

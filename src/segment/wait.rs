@@ -10,8 +10,8 @@ use leaf_id_core::sometimes;
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Advice, Failure, OpaqueError, RefillError, reason_for_monitors};
-use crate::pg::{self, Caller, LockHolder, WaitEvent, sqlstate};
+use crate::error::{Advice, Failure, OpaqueError, RefillClass, RefillError, reason_for_monitors};
+use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{Access, Area, Key, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
 use crate::tags::opaque::{self, FoundKey};
@@ -375,19 +375,15 @@ fn final_error(
         return None;
     }
     let error = state.refill_error?;
-    let is_final = match error {
-        // Ignore an error left from an earlier wait.
-        RefillError::RowLocked { by } | RefillError::TableLocked { by } => {
-            is_caller(by) && state.error_at >= began
-        }
-        // The tag may have been created there since, which nothing here tells.
-        RefillError::Refused {
-            sqlstate: sqlstate::UNDEFINED_OBJECT,
-            ..
-        } => state.error_at >= began,
-        _ => error.is_final(),
+    // Not left from an earlier wait.
+    let is_new = state.error_at >= began;
+    let ends_wait = match error.class() {
+        RefillClass::Final | RefillClass::EndThere => true,
+        RefillClass::MissingThere => is_new,
+        RefillClass::Locked(by) => is_new && is_caller(by),
+        RefillClass::Passing | RefillClass::There => false,
     };
-    if !is_final {
+    if !ends_wait {
         return None;
     }
     Some(match (error, amount) {
