@@ -1,8 +1,9 @@
-//! Segment ids: the hot path, and the wait for a segment.
+//! Segment ids: the hot path, the lookup of a slot, and the wait for a segment.
 
 pub mod issue;
+pub mod lookup;
 pub mod opaque;
 mod slot_cache;
 pub mod take;
 pub mod upcoming;
-pub mod wait;
+mod wait;

@@ -15,7 +15,7 @@ use crate::lease::registry;
 use crate::pg::{self, RawDatum};
 use crate::remote::message::{self, ClaimRequest};
 use crate::remote::serve;
-use crate::segment::wait;
+use crate::segment::lookup;
 use crate::tags::claim;
 
 /// State of a call between the functions of its parser.
@@ -40,7 +40,7 @@ fn claim(request: &[u8]) -> Result<Vec<u8>, Failure> {
     // Short, as a locked row here holds up a member's other tags.
     serve::begin(c"leaf_claim()", c"300ms")?;
     let ClaimRequest { tag, n } = message::read(request)?;
-    let key = wait::untouched(&tag)?;
+    let key = lookup::untouched(&tag)?;
     let answer = claim::claim_for_member(&key, n)?;
     claim::log_skip(&key.tag, answer.skipped);
     pg::limit_hold();

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use leaf_id_core::opaque::Permutation;
 
 use super::issue;
+use super::lookup;
 use super::slot_cache::SLOT_CACHE;
-use super::wait;
 use crate::deadline::{Deadline, ready_on_standby};
 use crate::error::{Failure, OpaqueError, RefillError};
 use crate::pg;
@@ -53,7 +53,7 @@ pub fn map(
 ) -> Result<i64, Failure> {
     ready_on_standby()?;
     let permutation = permutation(tag)?;
-    wait::check_rights(&wait::key(tag)?, &Deadline::new())?;
+    lookup::check_rights(&lookup::key(tag)?, &Deadline::new())?;
     map(&permutation, value).ok_or_else(|| {
         Failure::Opaque(OpaqueError::OutOfRange {
             tag: pg::shown(tag),
@@ -67,12 +67,12 @@ pub fn map(
 /// created it and may still roll back.
 fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
     // Clears the cache if leaf_alloc has been replaced: its keys belong to another table then.
-    wait::relation()?;
+    lookup::relation()?;
     if let Some(permutation) = SLOT_CACHE.with(|cache| cache.permutation(tag)) {
         return Ok(permutation);
     }
-    let key = wait::key(tag)?;
-    let found = wait::find_key(&key, &Deadline::new())?;
+    let key = lookup::key(tag)?;
+    let found = lookup::find_key(&key, &Deadline::new())?;
     let found = found.ok_or_else(|| {
         Failure::Opaque(OpaqueError::NoKey {
             tag: key.tag.name(),
