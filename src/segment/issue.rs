@@ -2,15 +2,13 @@
 //!
 //! | call | tag | handled by |
 //! | --- | --- | --- |
-//! | [`next_unguarded`] | a constant of the query | this function, inline |
-//! | | the same, but the tag is not everybody's | [`next_restricted`]: the caller as well |
-//! | | any other tag | [`next_cached`], from the session's slot cache |
+//! | `api/fmgr` | a constant of the query | its entry, inline |
+//! | | the same, but the tag is not everybody's | `at_call_site`: the caller as well |
+//! | | any other tag | `cached`, by [`known_slot`] |
 //! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any tag in the slot cache | [`take`] |
 //! | | all others | [`wait::take`]: looks up the slot, waits for a segment |
 //!
 //! Each path falls through to those below it, never back. None of them runs SQL.
-
-use leaf_id_core::segment::{Obstacle, Taken};
 
 use crate::error::Failure;
 use crate::pg::{self, Caller};
@@ -41,102 +39,29 @@ impl CallSite {
             callers: None,
         }
     }
-}
 
-/// A call from fmgr without pgrx's guard. Nothing on its path may raise an error or panic, except
-/// for the methods that install the guard.
-pub trait Unguarded<'a>: Copy {
-    /// Result type for fmgr.
-    type Id: From<i64>;
-
-    /// The tag, if readable without detoasting.
-    fn tag(self) -> Option<&'a [u8]>;
-
-    /// Calls [`take::finish`] under the guard and returns the id.
-    fn finish(self, slot_ref: &SlotRef, taken: &Taken) -> Self::Id;
-
-    /// Calls [`next`] under the guard.
-    fn next(self) -> Self::Id;
-}
-
-/// The next id for a call site after its first call. With a constant tag: a few loads and one
-/// atomic addition.
-#[inline]
-pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
-    if let Some(slot_ref) = &site.everybodys
-        && !edits::open()
-    {
-        return next_of(slot_ref, call);
+    /// True if the tag is a constant of the query.
+    #[inline]
+    pub fn is_constant(&self) -> bool {
+        self.is_constant
     }
-    if site.is_constant {
-        return next_restricted(site, call);
-    }
-    next_cached(call)
-}
 
-/// The next id of a constant tag that is not everybody's. Out of line, as [`next_cached`].
-#[inline(never)]
-fn next_restricted<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
-    match &site.callers {
-        Some((slot_ref, caller)) if cache_holds() && *caller == Caller::now() => {
-            next_of(slot_ref, call)
+    /// The slot of a constant tag issuable by everybody.
+    #[inline]
+    pub fn everybodys(&self) -> Option<&SlotRef> {
+        match &self.everybodys {
+            Some(slot_ref) if !edits::open() => Some(slot_ref),
+            _ => None,
         }
-        _ => call.next(),
     }
-}
 
-/// The next id from a known slot.
-#[inline(always)]
-fn next_of<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C) -> C::Id {
-    match slot_ref.buffer.try_take(slot_ref.version) {
-        Ok(taken) if taken.leaves_work() => finish_attempt(slot_ref, call, taken.first),
-        Ok(taken) => taken.first.into(),
-        Err(obstacle) => next_attempt(slot_ref, call, obstacle),
-    }
-}
-
-/// Finishes a first attempt that found the spare due, which is all it can leave to do. The
-/// arguments of this function and of [`next_attempt`] fit in registers: with a constant tag, the
-/// caller needs no stack frame.
-#[cold]
-#[inline(never)]
-fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64) -> C::Id {
-    let taken = Taken {
-        first,
-        count: 1,
-        spare_due: true,
-        lost: 0,
-    };
-    call.finish(slot_ref, &taken)
-}
-
-/// Retries after a failed first attempt.
-#[cold]
-#[inline(never)]
-fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
-    match slot_ref.buffer.take_again(slot_ref.version, obstacle) {
-        Ok(taken) => finished(call, slot_ref, &taken),
-        Err(_) => call.next(),
-    }
-}
-
-/// The next id for a tag that varies between calls. Out of line, so that a constant tag needs no
-/// stack frame.
-#[inline(never)]
-fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
-    match call.tag().and_then(known_slot) {
-        Some((slot_ref, _)) => next_of(&slot_ref, call),
-        None => call.next(),
-    }
-}
-
-/// The id, after any remaining work.
-#[inline]
-fn finished<'a, C: Unguarded<'a>>(call: C, slot_ref: &SlotRef, taken: &Taken) -> C::Id {
-    if taken.leaves_work() {
-        call.finish(slot_ref, taken)
-    } else {
-        taken.first.into()
+    /// The slot of any other constant tag, if this caller may take from it.
+    #[inline]
+    pub fn callers(&self) -> Option<&SlotRef> {
+        match &self.callers {
+            Some((slot_ref, caller)) if cache_holds() && *caller == Caller::now() => Some(slot_ref),
+            _ => None,
+        }
     }
 }
 
@@ -150,7 +75,7 @@ fn cache_holds() -> bool {
 /// The slot of the session's last take from a tag with plain ids, if still valid, and the caller, if
 /// the tag is not everybody's. Cannot fail or panic.
 #[inline(always)]
-fn known_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
+pub fn known_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
     if !cache_holds() {
         return None;
     }
