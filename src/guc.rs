@@ -200,71 +200,110 @@ fn parse_epoch(text: &CStr) -> Option<i64> {
     (ms >= 0).then_some(ms)
 }
 
-struct WorkerIdCheck;
-
-impl Check for WorkerIdCheck {
-    fn detail() -> Cow<'static, str> {
-        let layout = layout();
-        let max = layout.max_worker_id();
-        format!("A worker id is a number from 0 to {max} (the layout of ids is {layout}), \"auto\", or empty for none.").into()
-    }
-
-    fn allows(value: &CStr) -> bool {
-        parse_worker_id(value).is_some()
-    }
+/// A setting that is a text, and is checked.
+struct TextSetting {
+    name: &'static CStr,
+    short: &'static CStr,
+    long: &'static CStr,
+    value: &'static GucSetting<Option<std::ffi::CString>>,
+    /// Fixed at server start.
+    is_fixed: bool,
+    allows: fn(&CStr) -> bool,
+    /// DETAIL of the error for a value that is not allowed.
+    detail: fn() -> Cow<'static, str>,
 }
 
-struct RegistryCheck;
-
-impl Check for RegistryCheck {
-    fn detail() -> Cow<'static, str> {
-        "A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.".into()
-    }
-
-    fn allows(value: &CStr) -> bool {
-        value.is_empty() || value.to_str().is_ok_and(|t| Registry::parse(t).is_some())
-    }
-}
-
-struct NodeNameCheck;
-
-impl Check for NodeNameCheck {
-    fn detail() -> Cow<'static, str> {
-        "A node name has at most 63 bytes, none of them a control character. In it \"%h\" is the host name, \"%p\" the port, and \"%%\" a percent sign.".into()
-    }
-
-    fn allows(value: &CStr) -> bool {
-        value
-            .to_str()
-            .is_ok_and(|text| Template::parse(text).is_some())
-    }
-}
-
-struct EpochCheck;
-
-impl Check for EpochCheck {
-    fn detail() -> Cow<'static, str> {
-        "An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.".into()
-    }
-
-    fn allows(value: &CStr) -> bool {
+/// All of them. The layout stands before the worker id, which is checked against it.
+static TEXTS: [TextSetting; 5] = [
+    TextSetting {
+        name: c"leaf_id.snowflake_layout",
+        short: c"Sets how many bits of a snowflake id are for milliseconds, worker id and sequence.",
+        long: c"41/6/6 gives ids that are exact in JavaScript. Ids of one layout may equal those of another.",
+        value: &SNOWFLAKE_LAYOUT,
+        is_fixed: true,
+        allows: |value| parse_layout(value).is_some(),
+        detail: || Layout::ALLOWED.into(),
+    },
+    TextSetting {
+        name: c"leaf_id.worker_id",
+        short: c"Sets the worker id in this server's snowflake ids.",
+        long: c"A number, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
+        value: &WORKER_ID,
+        is_fixed: false,
+        allows: |value| parse_worker_id(value).is_some(),
+        detail: || {
+            let layout = layout();
+            let max = layout.max_worker_id();
+            format!("A worker id is a number from 0 to {max} (the layout of ids is {layout}), \"auto\", or empty for none.").into()
+        },
+    },
+    TextSetting {
+        name: c"leaf_id.epoch",
+        short: c"Sets the moment from which snowflake ids count milliseconds.",
+        long: c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
+        value: &EPOCH,
+        is_fixed: true,
         // No id has an earlier timestamp. Checked only when set: a clock set back later does not
         // invalidate the epoch. The default is in the past, whatever a clock says that is not set
         // yet; the server has to start.
-        parse_epoch(value).is_some_and(|ms| ms == DEFAULT_EPOCH_MS || ms <= pg::now_ms())
-    }
-}
+        allows: |value| {
+            parse_epoch(value).is_some_and(|ms| ms == DEFAULT_EPOCH_MS || ms <= pg::now_ms())
+        },
+        detail: || {
+            "An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.".into()
+        },
+    },
+    TextSetting {
+        name: c"leaf_id.worker_registry",
+        short: c"Sets where a worker id is leased from.",
+        long: c"A database of this server, or \"database/server\" with a foreign server that is defined in that database. Used where leaf_id.worker_id is \"auto\".",
+        value: &WORKER_REGISTRY,
+        is_fixed: false,
+        allows: |value| {
+            value.is_empty() || value.to_str().is_ok_and(|t| Registry::parse(t).is_some())
+        },
+        detail: || {
+            "A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.".into()
+        },
+    },
+    TextSetting {
+        name: c"leaf_id.node_name",
+        short: c"Sets the name by which the worker registry tells this server from its standbys and copies.",
+        long: c"A different one on every server of the same system identifier. \"%h\" is the host name, \"%p\" the port.",
+        value: &NODE_NAME,
+        is_fixed: false,
+        allows: |value| {
+            value
+                .to_str()
+                .is_ok_and(|text| Template::parse(text).is_some())
+        },
+        detail: || {
+            "A node name has at most 63 bytes, none of them a control character. In it \"%h\" is the host name, \"%p\" the port, and \"%%\" a percent sign.".into()
+        },
+    },
+];
 
-struct LayoutCheck;
+/// The check of a text by its number in the list, since PostgreSQL does not pass which it is.
+struct TextCheck<const N: usize>;
 
-impl Check for LayoutCheck {
+impl<const N: usize> Check for TextCheck<N> {
     fn detail() -> Cow<'static, str> {
-        Layout::ALLOWED.into()
+        (TEXTS[N].detail)()
     }
 
     fn allows(value: &CStr) -> bool {
-        parse_layout(value).is_some()
+        (TEXTS[N].allows)(value)
     }
+}
+
+fn define_text<const N: usize>() -> Result<(), Refused> {
+    let text = &TEXTS[N];
+    let context = if text.is_fixed {
+        GucContext::Postmaster
+    } else {
+        GucContext::Sighup
+    };
+    pg::define_checked_string::<TextCheck<N>>(text.name, text.short, text.long, text.value, context)
 }
 
 fn int(
@@ -287,8 +326,13 @@ fn int(
 pub fn define() -> Result<(), Refused> {
     define_segments();
     define_claims();
-    define_snowflake()?;
-    define_leases()?;
+    define_text::<0>()?;
+    define_text::<1>()?;
+    define_text::<2>()?;
+    define_text::<3>()?;
+    define_text::<4>()?;
+    define_snowflake();
+    define_leases();
     pg::reserve_prefix(c"leaf_id");
     Ok(())
 }
@@ -379,29 +423,7 @@ fn define_claims() {
 }
 
 /// Settings for snowflake ids.
-fn define_snowflake() -> Result<(), Refused> {
-    // Before the worker id, which is checked against the layout.
-    pg::define_checked_string::<LayoutCheck>(
-        c"leaf_id.snowflake_layout",
-        c"Sets how many bits of a snowflake id are for milliseconds, worker id and sequence.",
-        c"41/6/6 gives ids that are exact in JavaScript. Ids of one layout may equal those of another.",
-        &SNOWFLAKE_LAYOUT,
-        GucContext::Postmaster,
-    )?;
-    pg::define_checked_string::<WorkerIdCheck>(
-        c"leaf_id.worker_id",
-        c"Sets the worker id in this server's snowflake ids.",
-        c"A number, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
-        &WORKER_ID,
-        GucContext::Sighup,
-    )?;
-    pg::define_checked_string::<EpochCheck>(
-        c"leaf_id.epoch",
-        c"Sets the moment from which snowflake ids count milliseconds.",
-        c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
-        &EPOCH,
-        GucContext::Postmaster,
-    )?;
+fn define_snowflake() {
     int(
         c"leaf_id.max_clock_lead",
         c"Sets how far the times in snowflake ids may be ahead of the clock.",
@@ -429,25 +451,10 @@ fn define_snowflake() -> Result<(), Refused> {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
-    Ok(())
 }
 
 /// Settings for leases of worker ids.
-fn define_leases() -> Result<(), Refused> {
-    pg::define_checked_string::<RegistryCheck>(
-        c"leaf_id.worker_registry",
-        c"Sets where a worker id is leased from.",
-        c"A database of this server, or \"database/server\" with a foreign server that is defined in that database. Used where leaf_id.worker_id is \"auto\".",
-        &WORKER_REGISTRY,
-        GucContext::Sighup,
-    )?;
-    pg::define_checked_string::<NodeNameCheck>(
-        c"leaf_id.node_name",
-        c"Sets the name by which the worker registry tells this server from its standbys and copies.",
-        c"A different one on every server of the same system identifier. \"%h\" is the host name, \"%p\" the port.",
-        &NODE_NAME,
-        GucContext::Sighup,
-    )?;
+fn define_leases() {
     int(
         c"leaf_id.worker_lease",
         c"Sets how long a worker id is leased from the worker registry.",
@@ -466,5 +473,4 @@ fn define_leases() -> Result<(), Refused> {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
-    Ok(())
 }
