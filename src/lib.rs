@@ -1,21 +1,7 @@
 //! leaf_id: unique 64-bit ids for all sessions of a server, from shared memory.
 //!
 //! Meituan's Leaf as a PostgreSQL extension. Comments cite the invariants I1 to I10 of
-//! ARCHITECTURE.md. Modules:
-//!
-//! * `api`: the SQL functions, by feature; `error`: their errors; `guc`: settings.
-//! * `segment`: ids of tags; the hot path from an SQL call to an id.
-//! * `worker`: background workers.
-//! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
-//! * `remote`: connections to other servers, and calls from them.
-//! * `shmem`: shared memory and its locking rules.
-//! * `snowflake`: snowflake ids: the call, opening the generator, reserving timestamps.
-//! * `lease`: leases of worker ids, and the registry that grants them.
-//! * `files`: files in the data directory.
-//! * `gapless`: gapless numbers, from rows locked until the caller commits.
-//! * `pg`: wrappers over PostgreSQL, one file per subject, independent of the others.
-//! * `leaf_id_core`: everything that needs no PostgreSQL: double buffer, snowflake word, adaptive
-//!   step, decisions about leases, formatted ids.
+//! ARCHITECTURE.md, which also has a map of the modules.
 
 mod api;
 mod deadline;
