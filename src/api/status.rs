@@ -184,9 +184,60 @@ fn missing_workers(area: &Area) -> Option<&'static str> {
     }
 }
 
-/// Columns about snowflake ids, in the order of the SQL function.
-fn snowflake_columns(area: &Area, format: Format) -> [Option<pg_sys::Datum>; 21] {
+/// Microseconds since 2000, as PostgreSQL stores it.
+type Timestamp = i64;
+
+/// Declares a struct with the OUT arguments of an SQL function as its fields, in their order.
+macro_rules! row {
+    ($(#[$meta:meta])* struct $name:ident { $($column:ident: $type:ty),* $(,)? }) => {
+        $(#[$meta])*
+        struct $name {
+            $($column: $type),*
+        }
+
+        impl $name {
+            fn columns(self) -> [Option<pg_sys::Datum>; [$(stringify!($column)),*].len()] {
+                [$(self.$column.into_datum()),*]
+            }
+        }
+    };
+}
+
+row! {
+    /// The row of `leaf_server_state`.
+    struct ServerState {
+        slots: i64,
+        slots_used: i64,
+        evictions: i64,
+        evicted_ids: i64,
+        missing_workers: Option<&'static str>,
+        snowflake_state: &'static str,
+        snowflake_hint: Option<String>,
+        worker_id: Option<i32>,
+        worker_id_source: Option<&'static str>,
+        last_timestamp: Option<Timestamp>,
+        reserved_until: Option<Timestamp>,
+        floor: Option<Timestamp>,
+        floor_reason: Option<&'static str>,
+        clock_lead_ms: Option<i64>,
+        clock_lead_reason: Option<&'static str>,
+        snowflake_ids: i64,
+        snowflake_waits: i64,
+        rollbacks_seen: i64,
+        layout: String,
+        exhausted_at: Option<Timestamp>,
+        registry: Option<String>,
+        lease_until: Option<Timestamp>,
+        registry_away_since: Option<Timestamp>,
+        clock_offset_ms: Option<i64>,
+        peers_offset_ms: Option<i64>,
+        registry_error: Option<String>,
+    }
+}
+
+fn server_state(area: &Area, format: Format) -> ServerState {
     use core::sync::atomic::Ordering::Relaxed;
+    let counts = area.directory().slot_counts();
     let generator = &area.snowflake;
     let Format { epoch_ms, layout } = format;
     let state = generator.state();
@@ -195,12 +246,11 @@ fn snowflake_columns(area: &Area, format: Format) -> [Option<pg_sys::Datum>; 21]
     let last = generator.generator.last();
     let known = last.ms > 0;
     let lead_ms = (last.ms + epoch_ms - pg::now_ms()).max(0);
-    let text = match state {
+    let state = match state {
         // Also before the launcher has determined the state.
         State::Starting if pg::in_recovery() && !leases => State::Standby,
         state => state,
-    }
-    .text();
+    };
     let lease = area.registry().lease_status();
     let source = match lease.source {
         WorkerIdSource::Setting => "leaf_id.worker_id",
@@ -210,35 +260,36 @@ fn snowflake_columns(area: &Area, format: Format) -> [Option<pg_sys::Datum>; 21]
     let some_text = |text: String| Some(text).filter(|text| !text.is_empty());
     let at = |ms: i64| timestamp(ms + epoch_ms);
     let floor = generator.floor();
-    [
-        text.into_datum(),
-        snowflake::hint(area).into_datum(),
-        open.then_some(i32::from(last.worker_id)).into_datum(),
-        open.then_some(source).into_datum(),
-        known.then(|| at(last.ms)).flatten().into_datum(),
-        open.then(|| at(generator.generator.reserved_until()))
-            .flatten()
-            .into_datum(),
-        floor.and_then(|floor| timestamp(floor.ms)).into_datum(),
-        floor.map(|floor| floor.reason.text()).into_datum(),
-        known.then_some(lead_ms).into_datum(),
-        generator
-            .lead_reason()
-            .filter(|_| lead_ms > 0)
-            .map(|reason| reason.text())
-            .into_datum(),
-        bigint(generator.generator.issued()).into_datum(),
-        bigint(generator.waits.load(Relaxed)).into_datum(),
-        bigint(generator.rollbacks()).into_datum(),
-        layout.to_string().into_datum(),
-        at(layout.max_ms()).into_datum(),
-        some_text(lease.registry.get()).into_datum(),
-        lease.until_ms.and_then(timestamp).into_datum(),
-        lease.away_since_ms.and_then(timestamp).into_datum(),
-        lease.clock_offset_ms.into_datum(),
-        lease.peers_offset_ms.into_datum(),
-        some_text(lease.last_error.get()).into_datum(),
-    ]
+    let lead_reason = generator.lead_reason().filter(|_| lead_ms > 0);
+    let reserved_until = open.then(|| at(generator.generator.reserved_until()));
+    ServerState {
+        slots: counts.slots.into(),
+        slots_used: counts.used.into(),
+        evictions: bigint(counts.evictions),
+        evicted_ids: bigint(counts.ids_lost),
+        missing_workers: missing_workers(area),
+        snowflake_state: state.text(),
+        snowflake_hint: snowflake::hint(area),
+        worker_id: open.then_some(last.worker_id.into()),
+        worker_id_source: open.then_some(source),
+        last_timestamp: known.then(|| at(last.ms)).flatten(),
+        reserved_until: reserved_until.flatten(),
+        floor: floor.and_then(|floor| timestamp(floor.ms)),
+        floor_reason: floor.map(|floor| floor.reason.text()),
+        clock_lead_ms: known.then_some(lead_ms),
+        clock_lead_reason: lead_reason.map(|reason| reason.text()),
+        snowflake_ids: bigint(generator.generator.issued()),
+        snowflake_waits: bigint(generator.waits.load(Relaxed)),
+        rollbacks_seen: bigint(generator.rollbacks()),
+        layout: layout.to_string(),
+        exhausted_at: at(layout.max_ms()),
+        registry: some_text(lease.registry.get()),
+        lease_until: lease.until_ms.and_then(timestamp),
+        registry_away_since: lease.away_since_ms.and_then(timestamp),
+        clock_offset_ms: lease.clock_offset_ms,
+        peers_offset_ms: lease.peers_offset_ms,
+        registry_error: some_text(lease.last_error.get()),
+    }
 }
 
 #[pg_extern(strict, parallel_restricted, sql = false)]
@@ -248,20 +299,7 @@ fn leaf_server_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         Failure::Edit(EditError::NotMonitor { role }).raise();
     }
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
-    let format = finish(Format::configured());
-    let counts = area.directory().slot_counts();
-    let slots = [
-        i64::from(counts.slots).into_datum(),
-        i64::from(counts.used).into_datum(),
-        bigint(counts.evictions).into_datum(),
-        bigint(counts.ids_lost).into_datum(),
-        missing_workers(area).into_datum(),
-    ];
-    let snowflake = snowflake_columns(area, format);
-    let mut columns = [None; 26];
-    for (column, value) in columns.iter_mut().zip(slots.into_iter().chain(snowflake)) {
-        *column = value;
-    }
+    let state = server_state(area, finish(Format::configured()));
     // SAFETY: a call of the SQL function of this name, and its OUT arguments.
-    unsafe { row_type(fcinfo).form(columns) }
+    unsafe { row_type(fcinfo).form(state.columns()) }
 }
