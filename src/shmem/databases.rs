@@ -1,14 +1,16 @@
 //! Request queues: how a session's request for a segment reaches an allocator.
 //!
-//! | queue state | event | next state |
-//! | --- | --- | --- |
-//! | Free | first request in a database without a queue | Wanted |
-//! | Wanted | announcement: the launcher is about to start an allocator | Starting |
-//! | | no request left, or the database is dropped | Free |
-//! | Starting | the allocator attaches with its registration number | Attached |
-//! | | retraction, or a new launcher | Wanted |
-//! | Attached | the allocator detaches with requests on the list | Wanted |
-//! | | the allocator detaches with an empty list | Free |
+//! | queue state | event | method | next state |
+//! | --- | --- | --- | --- |
+//! | Free | first request in a database without a queue | `post` | Wanted |
+//! | Wanted | announcement: the launcher is about to start an allocator | `announce` | Starting |
+//! | | no request left once they were failed | `fail_and_free`, `fail_or_free` | Free |
+//! | | the database is dropped | `forget` | Free |
+//! | Starting | the allocator attaches with its registration number | `attach` | Attached |
+//! | | retraction | `retract` | Wanted |
+//! | | a new launcher | `retract_all` | Wanted |
+//! | Attached | the allocator detaches with requests on the list | `detach` | Wanted |
+//! | | the allocator detaches with an empty list | `detach` | Free |
 //!
 //! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that succeeds goes on.
 //! 2. Holding the directory lock shared, it pushes the slot onto the list of its database's queue
@@ -35,10 +37,10 @@ use crate::pg;
 /// Max databases with a queue at one time.
 pub const QUEUES: usize = 1024;
 /// Max slots per pass that get an error recorded.
-const EXPLAINED: u32 = 1024;
+const NOTED: u32 = 1024;
 
 /// State of a queue.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum QueueState {
     /// Unused entry.
@@ -69,14 +71,19 @@ pub struct Queue {
 }
 
 impl Queue {
-    fn want(&self) {
-        self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
-        self.state
-            .store(QueueState::Wanted as u32, Ordering::Relaxed);
+    /// Goes from a state to the next one, as in the table in this file's header.
+    fn go(&self, from: QueueState, next: QueueState) {
+        debug_assert!(self.is(from), "a queue that is not {from:?}");
+        self.state.store(next as u32, Ordering::Relaxed);
     }
 
-    fn free(&self) {
-        self.state.store(QueueState::Free as u32, Ordering::Relaxed);
+    fn want(&self, from: QueueState) {
+        self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        self.go(from, QueueState::Wanted);
+    }
+
+    fn free(&self, from: QueueState) {
+        self.go(from, QueueState::Free);
         self.database.store(0, Ordering::Relaxed);
     }
 
@@ -231,7 +238,7 @@ impl<'a> Queues<'a> {
             Some(queue)
         })?;
         queue.database.store(database, Ordering::Relaxed);
-        queue.want();
+        queue.want(QueueState::Free);
         Some(queue)
     }
 
@@ -308,15 +315,15 @@ impl<'a> Queues<'a> {
             .collect()
     }
 
-    /// Resets Starting queues to Wanted. Called by a new launcher, which knows of no registration;
+    /// Retracts all announcements. Called by a new launcher, which knows of no registration;
     /// allocators registered by its predecessor can no longer attach.
-    pub fn forget_starting(&self) {
+    pub fn retract_all(&self) {
         let _directory = self.directory.write();
         for (_, queue) in self
             .used_queues()
             .filter(|(_, queue)| queue.is(QueueState::Starting))
         {
-            queue.want();
+            queue.want(QueueState::Starting);
         }
     }
 
@@ -326,9 +333,7 @@ impl<'a> Queues<'a> {
         let queue = self.get(number)?;
         let _directory = self.directory.write();
         queue.is(QueueState::Wanted).then(|| {
-            queue
-                .state
-                .store(QueueState::Starting as u32, Ordering::Relaxed);
+            queue.go(QueueState::Wanted, QueueState::Starting);
             queue
                 .registration
                 .fetch_add(1, Ordering::Relaxed)
@@ -344,24 +349,22 @@ impl<'a> Queues<'a> {
         let _directory = self.directory.write();
         let starting = queue.is_for(QueueState::Starting, registration);
         if starting {
-            queue
-                .state
-                .store(QueueState::Wanted as u32, Ordering::Relaxed);
+            queue.go(QueueState::Starting, QueueState::Wanted);
         }
         starting
     }
 
-    /// Gives up on a wanted queue: fails all its requests with this error. Sessions that still need
+    /// Fails all requests of a wanted queue with this error, and frees it. Sessions that still need
     /// ids request again. Launcher only, since only the launcher announces.
-    pub fn abandon(&self, number: u32, refill_error: RefillError) {
+    pub fn fail_and_free(&self, number: u32, refill_error: RefillError) {
         self.fail_posted(number, refill_error);
-        self.free_queue(number);
+        self.free_if_empty(number);
     }
 
-    /// As [`Self::abandon`], but the queue stays wanted if it had any requests.
-    pub fn ask_again(&self, number: u32, refill_error: RefillError) {
+    /// As [`Self::fail_and_free`], but the queue stays wanted if it had any requests.
+    pub fn fail_or_free(&self, number: u32, refill_error: RefillError) {
         if self.fail_posted(number, refill_error) == 0 {
-            self.free_queue(number);
+            self.free_if_empty(number);
         }
     }
 
@@ -375,13 +378,13 @@ impl<'a> Queues<'a> {
         failed
     }
 
-    fn free_queue(&self, number: u32) {
+    fn free_if_empty(&self, number: u32) {
         let Some(queue) = self.get(number) else {
             return;
         };
         let _directory = self.directory.write();
         if queue.is(QueueState::Wanted) && queue.posted.load(Ordering::Relaxed) == 0 {
-            queue.free();
+            queue.free(QueueState::Wanted);
         }
     }
 
@@ -399,13 +402,13 @@ impl<'a> Queues<'a> {
         }
         // In other states, an allocator on its way finds no database and exits.
         if queue.is(QueueState::Wanted) {
-            queue.free();
+            queue.free(QueueState::Wanted);
         }
     }
 
-    /// Records an error at the slots that wait in a queue, the newest [`EXPLAINED`] of them,
+    /// Records an error at the slots that wait in a queue, the newest [`NOTED`] of them,
     /// without ending their requests. Launcher only, since only the launcher announces.
-    pub fn explain(&self, number: u32, refill_error: RefillError) {
+    pub fn note_posted(&self, number: u32, refill_error: RefillError) {
         let Some(queue) = self.get(number) else {
             return;
         };
@@ -413,7 +416,7 @@ impl<'a> Queues<'a> {
         // Detaching the list needs the directory lock, so the list is stable.
         let _directory = self.directory.read();
         let mut next = queue.posted.load(Ordering::Acquire);
-        for _ in 0..EXPLAINED {
+        for _ in 0..NOTED {
             let Some(slot) = slots.at(next) else {
                 break;
             };
@@ -433,9 +436,7 @@ impl<'a> Queues<'a> {
         let queue = self.get(number)?;
         let _directory = self.directory.write();
         queue.is_for(QueueState::Starting, registration).then(|| {
-            queue
-                .state
-                .store(QueueState::Attached as u32, Ordering::Relaxed);
+            queue.go(QueueState::Starting, QueueState::Attached);
             queue.latch.store(latch, Ordering::Release);
             queue.database.load(Ordering::Relaxed)
         })
@@ -472,9 +473,9 @@ impl<'a> Queues<'a> {
             queue.latch.store(core::ptr::null_mut(), Ordering::Release);
             if wanted {
                 sometimes!("queue: requests for the next allocator");
-                queue.want();
+                queue.want(QueueState::Attached);
             } else {
-                queue.free();
+                queue.free(QueueState::Attached);
             }
             wanted
         };
@@ -485,7 +486,7 @@ impl<'a> Queues<'a> {
     }
 
     /// Ends the accepted requests of an allocator that has been terminated.
-    pub fn clear_requests_of(&self, database: u32) {
+    pub fn close_accepted(&self, database: u32) {
         let directory = self.directory.read();
         for slot in directory.slots_of(database, None) {
             if slot.buffer.is_requested() && slot.buffer.close() {

@@ -47,7 +47,7 @@ fn allocator_exit() {
     };
     if CONNECTED.load(Ordering::Relaxed) {
         area.remote_servers().close(pg::database());
-        area.queues().clear_requests_of(pg::database());
+        area.queues().close_accepted(pg::database());
     } else {
         area.queues()
             .fail_posted(handle.queue, RefillError::NoAllocator);

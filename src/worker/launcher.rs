@@ -185,7 +185,7 @@ impl Launcher {
     fn serve(&mut self) -> bool {
         if !self.serving && !pg::in_recovery() {
             restore_ranges(self.area);
-            self.area.queues().forget_starting();
+            self.area.queues().retract_all();
             self.serving = true;
         }
         self.serving
@@ -211,9 +211,9 @@ impl Launcher {
                 };
                 if ask_again {
                     self.asked_again = Instant::now();
-                    area.queues().ask_again(queue, refill_error);
+                    area.queues().fail_or_free(queue, refill_error);
                 } else {
-                    area.queues().explain(queue, refill_error);
+                    area.queues().note_posted(queue, refill_error);
                 }
                 again = Some(CROWDED_RETRY_MS);
             }

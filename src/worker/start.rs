@@ -218,7 +218,7 @@ impl Allocator {
         // worker was running, and was terminated.
         if area.queues().retract(handle.queue, handle.registration) && worker.is_dynamic() {
             area.queues()
-                .abandon(handle.queue, RefillError::NoAllocator);
+                .fail_and_free(handle.queue, RefillError::NoAllocator);
         }
         (since.elapsed() < RESTART_DELAY).then(|| Self::Delayed {
             until: Instant::now() + RESTART_DELAY,

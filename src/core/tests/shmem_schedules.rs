@@ -231,7 +231,7 @@ impl World {
             let connected = i64::from(database == 1);
             self.connected.fetch_add(connected, Relaxed);
             if !self.allocate_in(database, number, registration, latch) {
-                queues.clear_requests_of(database);
+                queues.close_accepted(database);
                 queues.detach(number, registration, false);
             }
             self.connected.fetch_sub(connected, Relaxed);
