@@ -6,7 +6,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::guc;
-use crate::pg::{self, Misshapen, Refused, Shape};
+use crate::pg::{self, InvalidSetting, Misshapen, Shape};
 
 mod edit;
 mod format;
@@ -108,13 +108,13 @@ pub enum Failure {
     Format(FormatError),
 }
 
-impl From<Refused> for Failure {
-    fn from(refused: Refused) -> Self {
-        let Refused {
+impl From<InvalidSetting> for Failure {
+    fn from(invalid: InvalidSetting) -> Self {
+        let InvalidSetting {
             name,
             value,
             detail,
-        } = refused;
+        } = invalid;
         Self::BadSetting {
             name,
             value,

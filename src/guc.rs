@@ -11,7 +11,7 @@ use leaf_id_core::node_name::Template;
 use leaf_id_core::snowflake::DEFAULT_EPOCH_MS;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
-use crate::pg::{self, Check, Refused};
+use crate::pg::{self, Check, InvalidSetting};
 
 /// Durability required of a claim before its segment is published; at least the local flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
@@ -296,7 +296,7 @@ impl<const N: usize> Check for TextCheck<N> {
     }
 }
 
-fn define_text<const N: usize>() -> Result<(), Refused> {
+fn define_text<const N: usize>() -> Result<(), InvalidSetting> {
     let text = &TEXTS[N];
     let context = if text.is_fixed {
         GucContext::Postmaster
@@ -323,7 +323,7 @@ fn int(
 /// # Errors
 /// A setting fixed at server start is invalid. Falling back to the default epoch or layout could
 /// issue ids that cannot be corrected later.
-pub fn define() -> Result<(), Refused> {
+pub fn define() -> Result<(), InvalidSetting> {
     define_segments();
     define_claims();
     define_text::<0>()?;

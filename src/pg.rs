@@ -79,7 +79,7 @@ pub use server::{
     timeline,
 };
 pub use settings::{
-    Check, Refused, define_checked_string, pin_setting, preloaded_libraries, reserve_prefix,
+    Check, InvalidSetting, define_checked_string, pin_setting, preloaded_libraries, reserve_prefix,
     set_local,
 };
 pub use signals::{

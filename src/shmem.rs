@@ -25,6 +25,6 @@ pub use registry::{Explanation, LeaseQuestion, LeaseReply, LeaseStatus, WorkerId
 pub use remote_servers::RemoteServerState;
 pub use reserve::Task;
 pub use saved::SavedRanges;
-pub use slot::{Access, IdRange, Key, Slot, SlotRef, SlotState, Tag};
+pub use slot::{IdRange, Key, Slot, SlotAccess, SlotRef, SlotState, Tag};
 pub use snowflake::{Snowflake, Writer};
 pub use text::Text;

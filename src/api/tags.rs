@@ -1,7 +1,7 @@
 //! The triggers of leaf_id.leaf_alloc, which detect edits of tags, and helpers of the functions that
 //! edit them.
 
-use leaf_id_core::row::{self, LastClaim, Row};
+use leaf_id_core::row::{self, LastClaim, TagRow};
 use leaf_id_core::step::Limits;
 use pgrx::prelude::*;
 use pgrx::{PgLogLevel, pg_sys};
@@ -108,7 +108,7 @@ fn leaf_left(
     is_sourced: bool,
 ) -> i64 {
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
-    let row = Row {
+    let row = TagRow {
         max_id,
         max_value: 0,
         limits: Limits {

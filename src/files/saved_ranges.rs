@@ -121,7 +121,7 @@ pub fn save(remainders: &[(Key, SavedRanges)], databases: &[Database]) -> io::Re
 
 /// Ranges saved by the last launcher.
 #[derive(Default)]
-pub struct Remainders {
+pub struct SavedRemainders {
     /// Ranges per tag.
     pub tags: Vec<(Key, SavedRanges)>,
     /// Databases of the tags. If one no longer exists, or is missing here, its ranges belong to an
@@ -135,10 +135,10 @@ pub struct Remainders {
 /// # Errors
 /// The file cannot be read, is corrupt, was written on another timeline or at another place, or
 /// cannot be removed durably. None of its ranges may be used.
-pub fn take() -> io::Result<Remainders> {
+pub fn take() -> io::Result<SavedRemainders> {
     let document = protocol::read::<Document>(&FILE);
     if matches!(document, Ok(None)) {
-        return Ok(Remainders::default());
+        return Ok(SavedRemainders::default());
     }
     let original = match &document {
         Ok(Some(document)) => document.origin.is_original(&FILE)?,
@@ -152,7 +152,7 @@ pub fn take() -> io::Result<Remainders> {
     fs::remove_file(FILE.file)?;
     protocol::sync_directory()?;
     let Some(document) = document? else {
-        return Ok(Remainders::default());
+        return Ok(SavedRemainders::default());
     };
     if document.checksum != checksum(&document.tags)? {
         return Err(io::Error::other("its checksum is wrong"));
@@ -170,7 +170,7 @@ pub fn take() -> io::Result<Remainders> {
         };
         Some((key, saved.saved))
     });
-    Ok(Remainders {
+    Ok(SavedRemainders {
         tags: remainders.collect(),
         databases: document.databases,
     })

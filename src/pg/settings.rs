@@ -20,7 +20,7 @@ pub trait Check {
 }
 
 /// An invalid value in the server's configuration.
-pub struct Refused {
+pub struct InvalidSetting {
     /// Name of the setting.
     pub name: String,
     /// The invalid value.
@@ -74,7 +74,7 @@ pub fn define_checked_string<C: Check>(
     long: &'static CStr,
     setting: &'static GucSetting<Option<CString>>,
     context: GucContext,
-) -> Result<(), Refused> {
+) -> Result<(), InvalidSetting> {
     let configured = match context {
         GucContext::Postmaster => value(name),
         _ => None,
@@ -94,7 +94,7 @@ pub fn define_checked_string<C: Check>(
         );
     }
     match configured {
-        Some(refused) if value(name).as_ref() != Some(&refused) => Err(Refused {
+        Some(refused) if value(name).as_ref() != Some(&refused) => Err(InvalidSetting {
             name: name.to_string_lossy().into_owned(),
             value: refused.to_string_lossy().into_owned(),
             detail: C::detail(),

@@ -9,7 +9,7 @@ use super::take::Wanted;
 use crate::deadline::{Deadline, RETRY_MS};
 use crate::error::{Advice, Failure, OpaqueError, RefillError};
 use crate::pg::{self, Caller, WaitEvent};
-use crate::shmem::{Access, Area, Key, RELATIONS, SlotRef, Tag};
+use crate::shmem::{Area, Key, RELATIONS, SlotAccess, SlotRef, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
 use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
@@ -77,16 +77,16 @@ pub(super) fn find_slot(
     // Before the check, so that invalidations during it make this caller stale.
     let caller = Caller::to_check();
     // A right that the open transaction has granted may be rolled back.
-    let is_ours = access != Access::Everybody && check_rights(key, deadline)?;
+    let is_ours = access != SlotAccess::Everybody && check_rights(key, deadline)?;
     let is_opaque = match access {
         // A key restored or replicated after its row: end the version for all sessions.
-        Access::Everybody | Access::Restricted if wanted == Wanted::Numbers => {
+        SlotAccess::Everybody | SlotAccess::Restricted if wanted == Wanted::Numbers => {
             area.directory().retire(key);
             true
         }
-        Access::Everybody | Access::Restricted => false,
-        Access::Opaque => true,
-        Access::Unknown => find_key(key, deadline)?.is_some(),
+        SlotAccess::Everybody | SlotAccess::Restricted => false,
+        SlotAccess::Opaque => true,
+        SlotAccess::Unknown => find_key(key, deadline)?.is_some(),
     };
     if is_opaque && wanted == Wanted::Ids {
         return Err(Failure::Opaque(OpaqueError::Required {

@@ -8,7 +8,7 @@ use leaf_id_core::tag_table::{Known, TagTable};
 
 use super::take::Wanted;
 use crate::pg::{self, Caller};
-use crate::shmem::{self, Access, SlotRef, Tag};
+use crate::shmem::{self, SlotAccess, SlotRef, Tag};
 
 /// Max entries per table of a session's cache: about 20 MB of backend memory.
 const MAX_CACHED: usize = 250_000;
@@ -118,18 +118,18 @@ impl SlotCache {
         &mut self,
         tag: &Tag,
         slot_ref: SlotRef,
-        access: Access,
+        access: SlotAccess,
         caller: Caller,
         capacity: usize,
     ) {
         let number = match access {
             // Set by the first publication in this version.
-            Access::Unknown => return,
-            Access::Everybody => EVERYBODY,
-            Access::Restricted | Access::Opaque => self.number(caller),
+            SlotAccess::Unknown => return,
+            SlotAccess::Everybody => EVERYBODY,
+            SlotAccess::Restricted | SlotAccess::Opaque => self.number(caller),
         };
         let slots = match access {
-            Access::Opaque => &mut self.opaque,
+            SlotAccess::Opaque => &mut self.opaque,
             _ => &mut self.slots,
         };
         let Some(area) = shmem::area() else { return };

@@ -13,7 +13,7 @@ use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, SLEEP_MS, ready, silence};
 use crate::error::{Advice, Failure, OpaqueError, RefillClass, RefillError, reason_for_monitors};
 use crate::pg::{self, LockHolder, WaitEvent};
-use crate::shmem::{Access, Area, Key, SlotRef, SlotState};
+use crate::shmem::{Area, Key, SlotAccess, SlotRef, SlotState};
 use crate::tags::transaction::{self as edits, Standing};
 
 /// Takes ids of any tag, waiting for a segment if none are cached.
@@ -70,15 +70,15 @@ fn take_here(
         Standing::Untouched => Ok(None),
         Standing::Created(access) if wanted == Wanted::Ids && !pg::in_parallel_mode() => {
             match access {
-                Access::Opaque => {
+                SlotAccess::Opaque => {
                     return Err(Failure::Opaque(OpaqueError::Required {
                         tag: key.tag.name(),
                     }));
                 }
-                Access::Restricted | Access::Unknown => {
+                SlotAccess::Restricted | SlotAccess::Unknown => {
                     lookup::check_rights(key, deadline)?;
                 }
-                Access::Everybody => {}
+                SlotAccess::Everybody => {}
             }
             let is_range = matches!(amount, Amount::Range(_));
             let first = edits::issue_local(key, amount.count(), is_range)?;

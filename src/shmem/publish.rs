@@ -7,7 +7,7 @@ use leaf_id_core::sometimes;
 use leaf_id_core::step::Pace;
 
 use super::area::Area;
-use super::slot::{Access, IdRange, Slot, SlotState};
+use super::slot::{IdRange, Slot, SlotAccess, SlotState};
 use crate::error::RefillError;
 use crate::pg;
 
@@ -30,7 +30,7 @@ pub struct Claimed {
     /// Ids skipped before the first one because of a failover.
     pub skipped: u64,
     /// Roles that may take from the segment.
-    pub access: Access,
+    pub access: SlotAccess,
 }
 
 impl Claimed {
@@ -62,7 +62,7 @@ impl Area {
                 state.row_incarnation != 0 && state.row_incarnation != claimed.row_incarnation;
             // Rights changed by an edit without a trigger: end the version, so that sessions check
             // again.
-            let regranted = ![Access::Unknown, claimed.access].contains(&slot.access());
+            let regranted = ![SlotAccess::Unknown, claimed.access].contains(&slot.access());
             if slot.buffer.version() == version && (replaced || regranted) {
                 sometimes!("publish: the row was replaced, unseen");
                 state.lost += slot.invalidate().count();
@@ -148,7 +148,7 @@ impl Area {
         &self,
         slot: &Slot,
         version: u64,
-        access: Access,
+        access: SlotAccess,
     ) -> Result<(), Refused> {
         self.with_state(slot, |state| {
             let Some(range) = state.next_saved() else {

@@ -109,7 +109,7 @@ pub struct Slot {
     pub max_step: AtomicU32,
     /// Starved: a session has waited since the last publication.
     pub starved: AtomicU8,
-    /// An [`Access`]. Written under the slot's lock.
+    /// An [`SlotAccess`]. Written under the slot's lock.
     access: AtomicU8,
     /// The last refill failed because of the tag itself: the source server's answer could not be
     /// used, or the server has no ids for it. Written under the slot's lock.
@@ -159,19 +159,19 @@ impl Slot {
     }
 
     /// The access in a version of the buffer that the caller has read before this call.
-    pub fn access(&self) -> Access {
-        Access::from_number(self.access.load(Ordering::Acquire))
+    pub fn access(&self) -> SlotAccess {
+        SlotAccess::from_number(self.access.load(Ordering::Acquire))
     }
 
     /// Sets the access granted by a published row. Under the slot's lock.
-    pub(super) fn allow(&self, access: Access) {
+    pub(super) fn allow(&self, access: SlotAccess) {
         self.access.store(access as u8, Ordering::Release);
     }
 
     /// Drops the cached ids, under the slot's lock. The access is reset before the version ends:
     /// see [`crate::tags::rights`].
     pub(super) fn invalidate(&self) -> Remainders {
-        self.allow(Access::Unknown);
+        self.allow(SlotAccess::Unknown);
         self.buffer.invalidate()
     }
 
@@ -276,7 +276,7 @@ impl From<Remainder> for IdRange {
 /// Roles that may take from a slot, in one version of its buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Access {
+pub enum SlotAccess {
     /// Not known; check the row.
     Unknown = 0,
     /// Everybody.
@@ -287,7 +287,7 @@ pub enum Access {
     Opaque = 3,
 }
 
-impl Access {
+impl SlotAccess {
     /// Decodes the value stored in a slot.
     fn from_number(number: u8) -> Self {
         match number {

@@ -6,7 +6,7 @@
 //! server's, never in that of a session that continues: its rollback would return the range to the
 //! table while ids from it are issued (I2).
 
-use leaf_id_core::row::{self, ClaimAnswer, Here, Row};
+use leaf_id_core::row::{self, ClaimAnswer, Here, TagRow};
 use leaf_id_core::sometimes;
 use leaf_id_core::step::{Decay, Pace};
 
@@ -16,7 +16,7 @@ use super::{mark, opaque};
 use crate::error::{Failure, OpaqueError, RefillError};
 use crate::guc;
 use crate::pg::{self, Caught, Name, Table, Value};
-use crate::shmem::{Access, Claimed, Key, Slot, Tag};
+use crate::shmem::{Claimed, Key, Slot, SlotAccess, Tag};
 
 /// The allocator's knowledge of a tag when it claims, or records another server's claim.
 pub struct Ask {
@@ -33,12 +33,12 @@ pub struct Ask {
     /// `incarnation` of the row last published from; 0 if none.
     pub row_incarnation: i64,
     /// Access of the slot, if known.
-    pub access: Access,
+    pub access: SlotAccess,
 }
 
 impl Ask {
     /// Pace of the tag with this row. That of a row that it has replaced does not apply.
-    pub(super) fn pace_of<S>(&self, row: &Row<S>) -> Pace {
+    pub(super) fn pace_of<S>(&self, row: &TagRow<S>) -> Pace {
         if row.incarnation == self.row_incarnation {
             self.pace
         } else {
@@ -78,7 +78,7 @@ pub struct TagSource {
     /// Foreign server.
     pub server: Name,
     /// The row that names it.
-    pub row: Row<Name>,
+    pub row: TagRow<Name>,
 }
 
 impl AllocRow {
@@ -90,16 +90,20 @@ impl AllocRow {
     /// Access to store in the slot. `known`: the slot's access, valid for the row with
     /// `incarnation`; it tells whether the name has a key, since no key is created for an existing
     /// tag.
-    pub(super) fn access(&self, tag: &Tag, incarnation: i64, known: Access) -> Access {
+    pub(super) fn access(&self, tag: &Tag, incarnation: i64, known: SlotAccess) -> SlotAccess {
         let is_opaque = match known {
-            Access::Everybody | Access::Restricted if self.row.incarnation == incarnation => false,
-            Access::Opaque if self.row.incarnation == incarnation => true,
+            SlotAccess::Everybody | SlotAccess::Restricted
+                if self.row.incarnation == incarnation =>
+            {
+                false
+            }
+            SlotAccess::Opaque if self.row.incarnation == incarnation => true,
             _ => raised(opaque::has_key(tag)),
         };
         if is_opaque {
-            Access::Opaque
+            SlotAccess::Opaque
         } else {
-            Access::of(&self.granted_to)
+            SlotAccess::of(&self.granted_to)
         }
     }
 }
@@ -125,7 +129,7 @@ pub fn log_skip(tag: &Tag, skip: u64) {
 
 /// The current version of a tag's row and its access, without regard to locks; `None` if there is
 /// none. For `incarnation` and `known`, see [`AllocRow::access`].
-pub fn look(key: &Key, incarnation: i64, known: Access) -> Option<(Row<Name>, Access)> {
+pub fn look(key: &Key, incarnation: i64, known: SlotAccess) -> Option<(TagRow<Name>, SlotAccess)> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?)?;
     Some((row.row, row.access(&key.tag, incarnation, known)))
@@ -242,7 +246,7 @@ pub(super) fn with_row<T, E: From<RefillError>>(
 
 impl LockedRow {
     /// Writes a claim to the row.
-    pub fn write(&self, row: &Row<Name>) {
+    pub fn write(&self, row: &TagRow<Name>) {
         self.table.update(&self.stored, &heap::changes(row));
     }
 }
@@ -252,7 +256,7 @@ impl LockedRow {
 fn advance(
     key: &Key,
     locked: &LockedRow,
-    row: &Row<Name>,
+    row: &TagRow<Name>,
     wanted: u32,
     decay: Decay,
 ) -> Result<(row::Claim<Name>, u64), RefillError> {

@@ -1,6 +1,6 @@
 //! Rows of `leaf_alloc`, as stored and as seen by triggers.
 
-use leaf_id_core::row::{LastClaim, Row};
+use leaf_id_core::row::{LastClaim, TagRow};
 use leaf_id_core::step::Limits;
 
 use crate::error::Failure;
@@ -72,7 +72,7 @@ pub struct AllocRow {
     /// The tag.
     pub tag: Tag,
     /// What says which ids it gives.
-    pub row: Row<Name>,
+    pub row: TagRow<Name>,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Vec<Name>,
 }
@@ -96,7 +96,7 @@ impl AllocRow {
         let bigint = |column| row.bigint(column).unwrap_or(0);
         Some(Self {
             tag: row.text(BIZ_TAG).and_then(|bytes| Tag::new(&bytes))?,
-            row: Row {
+            row: TagRow {
                 max_id: row.bigint(MAX_ID)?,
                 max_value: row.bigint(MAX_VALUE)?,
                 limits: Limits {
@@ -118,7 +118,7 @@ impl AllocRow {
 }
 
 /// The columns that claims and edits set, including the time of that.
-pub fn changes(row: &Row<Name>) -> [(usize, Value<'static>); 7] {
+pub fn changes(row: &TagRow<Name>) -> [(usize, Value<'static>); 7] {
     let LastClaim {
         system,
         timeline,

@@ -34,7 +34,7 @@ const TAG: usize = 1;
 const LAST: usize = 2;
 const KEY: usize = 3;
 
-type Key = [u8; KEY_BYTES];
+type KeyBytes = [u8; KEY_BYTES];
 
 fn open(access: Access) -> Result<Table, Failure> {
     let relation = pg::find_table(&KEYS).ok_or_else(|| Failure::missing(&KEYS))?;
@@ -160,12 +160,12 @@ pub fn find(tag: &Tag) -> Result<Look<FoundKey>, Failure> {
     Ok(found.map_or(Look::Nothing, Look::Row))
 }
 
-fn key(row: &pg::Row) -> Option<Key> {
+fn key(row: &pg::Row) -> Option<KeyBytes> {
     row.bytes(KEY)?.try_into().ok()
 }
 
-fn from_hex(hex: &[u8]) -> Option<Key> {
-    let mut key = Key::default();
+fn from_hex(hex: &[u8]) -> Option<KeyBytes> {
+    let mut key = KeyBytes::default();
     if !hex.is_ascii() || hex.len() != 2 * KEY_BYTES {
         return None;
     }
@@ -176,8 +176,8 @@ fn from_hex(hex: &[u8]) -> Option<Key> {
     Some(key)
 }
 
-fn random_key() -> Key {
-    let mut key = Key::default();
+fn random_key() -> KeyBytes {
+    let mut key = KeyBytes::default();
     for part in key.chunks_mut(size_of::<u64>()) {
         part.copy_from_slice(&pg::strong_random().to_ne_bytes());
     }

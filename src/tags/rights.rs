@@ -6,7 +6,7 @@
 //! the slot's buffer. An edit of the list ends the version when it commits (see
 //! [`super::transaction`]), so a REVOKE takes effect at once in all sessions.
 //!
-//! A tag issuable by everybody costs nothing on the hot path: the slot's [`Access`] says so once an
+//! A tag issuable by everybody costs nothing on the hot path: the slot's [`SlotAccess`] says so once an
 //! allocator has read the row for a claim, and only then does a session cache the slot without its
 //! user. The access cannot be stale: it is written by a publication under the slot's lock, and a
 //! publication is refused if the row was edited since; every invalidation resets it before it ends
@@ -16,12 +16,12 @@
 use super::heap;
 use crate::error::{EditError, Failure};
 use crate::pg::{self, Name, Privilege};
-use crate::shmem::Access;
+use crate::shmem::SlotAccess;
 
 /// The pseudo-role for everybody.
 const PUBLIC: &[u8] = b"public";
 
-impl Access {
+impl SlotAccess {
     /// Access for a list of roles.
     pub fn of(granted_to: &[Name]) -> Self {
         if names_public(granted_to) {

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::error::{EditError, Failure, RefillError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
-use crate::shmem::Access;
+use crate::shmem::SlotAccess;
 use crate::shmem::{self, Area, Key};
 use crate::tags::claim;
 use crate::tags::heap::{AllocRow, Edit};
@@ -38,7 +38,7 @@ pub enum Standing {
     Changed,
     /// Created here, under a name this transaction had not touched before; ids are issued here, to
     /// those who have access.
-    Created(Access),
+    Created(SlotAccess),
 }
 
 /// What is known of a tag that was created here.
@@ -51,7 +51,7 @@ struct Created {
     /// The tag is sourced from another server, so no ids are issued here. Ids issued before the
     /// row named that server still count.
     sourced: bool,
-    access: Access,
+    access: SlotAccess,
 }
 
 type Kind = Edited<Created>;
@@ -250,10 +250,10 @@ pub fn remember(edit: &Edit) {
 }
 
 /// Access to the ids of an inserted row.
-fn access_of(row: &AllocRow) -> Access {
+fn access_of(row: &AllocRow) -> SlotAccess {
     match opaque::has_key(&row.tag) {
-        Ok(true) => Access::Opaque,
-        _ => Access::of(&row.granted_to),
+        Ok(true) => SlotAccess::Opaque,
+        _ => SlotAccess::of(&row.granted_to),
     }
 }
 
@@ -261,7 +261,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     let old_key = old.map(|old| Key::here(relation, old.tag));
     let new_key = new.map(|new| Key::here(relation, new.tag));
     // Before locking EDITS: these read tables.
-    let access = new.map_or(Access::Unknown, access_of);
+    let access = new.map_or(SlotAccess::Unknown, access_of);
     let mut edits = EDITS.lock();
     let known = new_key.and_then(|key| edits.kind(&key));
     let created = new.map(|new| {

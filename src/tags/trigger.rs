@@ -1,6 +1,6 @@
 //! The BEFORE trigger of `leaf_alloc`: checks an edit and sets columns of the new row.
 
-use leaf_id_core::row::{Row, Update};
+use leaf_id_core::row::{TagRow, Update};
 use leaf_id_core::sometimes;
 
 use super::heap::{self, AllocRow, Edit};
@@ -18,7 +18,7 @@ use crate::shmem::{Key, Tag};
 /// An UPDATE that would lower `max_id` (see `leaf_tag_reset`), a foreign server that cannot be
 /// used, an attempt to stop sourcing a tag from its server, or an edit that the key of the name
 /// forbids.
-pub fn stamp(edit: &Edit) -> Result<Option<Row<Name>>, Failure> {
+pub fn stamp(edit: &Edit) -> Result<Option<TagRow<Name>>, Failure> {
     let Some(new) = &edit.new else {
         return Ok(None);
     };
@@ -36,7 +36,7 @@ pub fn stamp(edit: &Edit) -> Result<Option<Row<Name>>, Failure> {
     .map(Some)
 }
 
-fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<Row<Name>, Failure> {
+fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<TagRow<Name>, Failure> {
     let here = claim::here();
     let update = Update {
         is_renamed: old.tag != new.tag,
@@ -89,7 +89,7 @@ fn check_reset(old: &AllocRow, new: &AllocRow) -> Result<(), Failure> {
 }
 
 /// A row that comes under a name, raised to the mark of that.
-fn at_mark(edit: &Edit, new: &AllocRow, row: Row<Name>) -> Result<Row<Name>, Failure> {
+fn at_mark(edit: &Edit, new: &AllocRow, row: TagRow<Name>) -> Result<TagRow<Name>, Failure> {
     let raised = row.raised_to(mark::get(&new.tag)?);
     sometimes!(
         "edit: the row goes on at the mark of its name",

@@ -47,7 +47,7 @@ impl LastClaim {
 
 /// The columns of a row that say which ids it gives. `S` names a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Row<S> {
+pub struct TagRow<S> {
     /// The lowest id not yet claimed.
     pub max_id: i64,
     /// The largest valid id.
@@ -68,7 +68,7 @@ pub struct Row<S> {
 #[derive(Debug, Clone, Copy)]
 pub struct Claim<S> {
     /// The row afterwards; its `max_id` is also the mark.
-    pub row: Row<S>,
+    pub row: TagRow<S>,
     /// First id.
     pub first: i64,
     /// Number of ids.
@@ -82,7 +82,7 @@ pub struct Update {
     pub is_renamed: bool,
     /// It is replicated, and must not be refused.
     pub is_replicated: bool,
-    /// [`Row::skip`] of the old row.
+    /// [`TagRow::skip`] of the old row.
     pub skip: u64,
     /// Mark of the old name; 0 for none.
     pub mark: i64,
@@ -126,7 +126,7 @@ pub fn next(max_id: i64, mark: i64, skip: u64) -> i64 {
     max_id.max(mark).saturating_add_unsigned(skip)
 }
 
-impl<S: Copy + PartialEq> Row<S> {
+impl<S: Copy + PartialEq> TagRow<S> {
     /// Number of promotions since the last claim whose lost claims may be missing here. If another
     /// system has made that claim, the row was dumped or upgraded, and its timeline does not apply:
     /// any promotion of this system may have lost the first claim here.
@@ -335,13 +335,13 @@ pub enum Edited<T> {
 #[must_use]
 pub fn edited<S: Copy + PartialEq, T>(
     known: Option<&Edited<T>>,
-    old: Option<&Row<S>>,
-    new: Option<(&Row<S>, T)>,
+    old: Option<&TagRow<S>>,
+    new: Option<(&TagRow<S>, T)>,
     is_renamed: bool,
     is_regranted: bool,
 ) -> [Option<Edited<T>>; 2] {
     use Edited::{Changed, Created, Regranted};
-    let ids = |row: &Row<S>| (row.incarnation, row.max_id, row.max_value, row.server);
+    let ids = |row: &TagRow<S>| (row.incarnation, row.max_id, row.max_value, row.server);
     match (old, new) {
         (None, Some((_, created))) if known.is_none() => [None, Some(Created(created))],
         (None, Some(_)) => [None, Some(Changed)],

@@ -5,7 +5,7 @@
 
 #![cfg(not(leaf_id_loom))]
 
-use leaf_id_core::row::{ClaimAnswer, Discarded, Here, LastClaim, Row, Update};
+use leaf_id_core::row::{ClaimAnswer, Discarded, Here, LastClaim, TagRow, Update};
 use leaf_id_core::step::{Decay, Limits};
 
 const HERE: Here = Here {
@@ -15,7 +15,7 @@ const HERE: Here = Here {
 };
 
 /// A row that was last claimed from before two promotions.
-const ROW: Row<u8> = Row {
+const ROW: TagRow<u8> = TagRow {
     max_id: 100,
     max_value: 1_000,
     limits: Limits {
@@ -31,7 +31,7 @@ const ROW: Row<u8> = Row {
     server: None,
     server_incarnation: 0,
 };
-const SOURCED: Row<u8> = Row {
+const SOURCED: TagRow<u8> = TagRow {
     server: Some(1),
     server_incarnation: 5,
     ..ROW
@@ -56,7 +56,7 @@ fn the_server_of_a_sourced_tag_knows_which_ids_are_taken() {
 #[test]
 fn a_row_that_comes_from_elsewhere_accepts_any_row_there() {
     for (is_renamed, server, expected) in [(false, 1, 5), (true, 1, 0), (false, 2, 0)] {
-        let new = Row {
+        let new = TagRow {
             server: Some(server),
             ..SOURCED
         };
@@ -76,7 +76,7 @@ fn a_larger_step_may_be_claimed_at_once_and_what_was_claimed_is_remembered() {
             step,
             max_step: 1_000,
         };
-        let new = Row { limits, ..ROW };
+        let new = TagRow { limits, ..ROW };
         let row = new.updated(&ROW, &HERE, &Update::default());
         assert_eq!(row.map(|row| row.longest_claim()), Some(longest));
     }
@@ -84,7 +84,7 @@ fn a_larger_step_may_be_claimed_at_once_and_what_was_claimed_is_remembered() {
 
 #[test]
 fn max_id_is_lowered_by_no_edit_and_raised_by_one_that_is_replicated() {
-    let new = Row { max_id: 50, ..ROW };
+    let new = TagRow { max_id: 50, ..ROW };
     let mut update = Update::default();
     assert_eq!(new.updated(&ROW, &HERE, &update), None);
     update.is_replicated = true;
@@ -93,7 +93,7 @@ fn max_id_is_lowered_by_no_edit_and_raised_by_one_that_is_replicated() {
 
 #[test]
 fn an_answer_is_recorded_in_the_row_that_asked_alone() {
-    let received = |asked: &Row<u8>| SOURCED.received(asked, &ANSWER, &HERE, 9);
+    let received = |asked: &TagRow<u8>| SOURCED.received(asked, &ANSWER, &HERE, 9);
     let claim = received(&SOURCED).map(|claim| (claim.row.max_id, claim.row.incarnation));
     assert_eq!(claim, Ok((210, 7)));
     let mut others = [SOURCED; 3];
@@ -122,7 +122,7 @@ fn each_id_up_to_max_value_is_claimed_and_none_beyond() {
                 i64::MAX,
             ] {
                 for skip in [0, 1, 50, u64::MAX] {
-                    let row = Row {
+                    let row = TagRow {
                         max_id,
                         max_value,
                         limits,
@@ -141,7 +141,7 @@ fn each_id_up_to_max_value_is_claimed_and_none_beyond() {
     }
 }
 
-fn claim_all(mut row: Row<u8>, mark: i64, mut skip: u64, first: i64) {
+fn claim_all(mut row: TagRow<u8>, mark: i64, mut skip: u64, first: i64) {
     let mut next = first;
     for wanted in [1, 7, u32::MAX, u32::MAX, u32::MAX, u32::MAX] {
         let claim = row.claim(mark, skip, &HERE, wanted, Decay::Alone);
@@ -169,7 +169,7 @@ fn the_skip_grows_with_what_may_be_lost() {
     ] {
         for largest in [0, 1, 9, 800, i32::MAX.unsigned_abs()] {
             let skip = |timeline, lost_claims| {
-                let row = Row {
+                let row = TagRow {
                     limits: Limits { step, max_step },
                     last_claim: LastClaim {
                         largest,

@@ -31,7 +31,7 @@ use leaf_id_core::primitive::step;
 use leaf_id_core::segment::{Miss, SegmentRequest};
 use leaf_id_core::state::State;
 use server::{PgSharedMemoryInitialization, error, guc, pg, pg_shmem_init, pg_sys};
-use shmem::{Access, Area, Claimed, Key, Slot, SlotRef, SlotState, Tag};
+use shmem::{Area, Claimed, Key, Slot, SlotAccess, SlotRef, SlotState, Tag};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, Runner, thread};
@@ -105,11 +105,11 @@ impl Row {
     }
 
     /// It is everybody's after every other edit.
-    fn access(&self) -> Access {
+    fn access(&self) -> SlotAccess {
         if self.edits % 2 == 0 {
-            Access::Everybody
+            SlotAccess::Everybody
         } else {
-            Access::Restricted
+            SlotAccess::Restricted
         }
     }
 }
@@ -374,7 +374,7 @@ impl World {
             assert!(edits >= edited, "{id} after edit {edited}");
             let is_everybodys = edits % 2 == 0;
             assert!(
-                is_everybodys || access != Access::Everybody,
+                is_everybodys || access != SlotAccess::Everybody,
                 "{id} by anybody"
             );
         }
@@ -384,10 +384,10 @@ impl World {
     /// is dropped.
     fn next(
         &self,
-        known: &mut BTreeMap<u8, (SlotRef, Access)>,
+        known: &mut BTreeMap<u8, (SlotRef, SlotAccess)>,
         database: u32,
         tag: u8,
-    ) -> Option<(i64, Access)> {
+    ) -> Option<(i64, SlotAccess)> {
         let key = key(database, tag);
         loop {
             let (slot_ref, access) = match known.get(&tag) {

@@ -38,14 +38,14 @@ enum Rule {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Standby {
-    row: row::Row<u8>,
+    row: row::TagRow<u8>,
     timeline: u32,
     missing: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World<const IS_ALONE: bool> {
-    row: row::Row<u8>,
+    row: row::TagRow<u8>,
     timeline: u32,
     standbys: [Option<Standby>; STANDBYS],
     /// Claimed ranges: first id, and one past the last.
@@ -109,7 +109,7 @@ impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
 
     fn new() -> Self {
         Self {
-            row: row::Row {
+            row: row::TagRow {
                 max_value: i64::MAX - 1,
                 limits: LIMITS,
                 ..Row::new(1).full()

@@ -38,9 +38,9 @@ impl Row {
     }
 
     /// The same for the shipped code.
-    pub fn full(self) -> row::Row<u8> {
+    pub fn full(self) -> row::TagRow<u8> {
         let step = self.step.into();
-        row::Row {
+        row::TagRow {
             max_id: self.max_id.into(),
             max_value: i64::from(Ids::LAST) - 1,
             limits: Limits {
@@ -89,8 +89,8 @@ pub fn next(max_id: u8, mark: u8, skip: u64) -> u8 {
     narrow(row::next(max_id.into(), mark.into(), skip))
 }
 
-impl From<row::Row<u8>> for Row {
-    fn from(row: row::Row<u8>) -> Self {
+impl From<row::TagRow<u8>> for Row {
+    fn from(row: row::TagRow<u8>) -> Self {
         Self {
             max_id: narrow(row.max_id),
             incarnation: narrow(row.incarnation),

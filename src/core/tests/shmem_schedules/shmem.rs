@@ -38,4 +38,4 @@ mod text;
 
 pub use area::{Area, area, init};
 pub use publish::Claimed;
-pub use slot::{Access, Key, Slot, SlotRef, SlotState, Tag};
+pub use slot::{Key, Slot, SlotAccess, SlotRef, SlotState, Tag};
