@@ -277,7 +277,10 @@ impl<'a> Queues<'a> {
         let slots = self.directory.slots();
         let mut newest = queue.posted.swap(0, Ordering::Acquire);
         let mut oldest = 0;
+        let mut posted = 0;
         while let Some(slot) = slots.at(newest) {
+            posted += 1;
+            debug_assert!(posted <= slots.capacity(), "a slot is on the list twice");
             let older = slot.next_posted.load(Ordering::Relaxed);
             slot.next_posted.store(oldest, Ordering::Relaxed);
             (oldest, newest) = (newest, older);

@@ -342,6 +342,7 @@ impl WriteGuard<'_> {
     /// Assigns a free slot to a tag.
     fn give(&self, slot: &'static Slot, key: &Key) {
         let Directory { slots, gives, .. } = self.directory;
+        debug_assert!(self.key(slot).is_free(), "another tag has the slot");
         // SAFETY: the directory lock is held exclusively, and references to keys are never kept.
         unsafe { *slot.key.get() = *key };
         let bucket = self.directory.bucket(key);

@@ -207,6 +207,7 @@ impl Accounts {
     /// Removes a slot from its database's account.
     pub fn leave(&self, slots: &Slots, slot: &Slot, database: u32) {
         let account = self.of(database);
+        debug_assert!(account.len() > 0, "an account without slots");
         let mine = slots.link(slot);
         let before = slot.ring_before.load(Ordering::Relaxed);
         let after = slot.ring_next.load(Ordering::Relaxed);

@@ -183,6 +183,7 @@ impl Reserve<'_> {
     /// Enters the waiting state.
     pub fn enter(&self) {
         self.assignment.with(|reserve| {
+            debug_assert!(matches!(reserve.state, ReserveState::Away));
             reserve.state = ReserveState::Waiting;
             reserve.pid = pg::pid();
             reserve.latch = pg::my_latch();

@@ -170,6 +170,10 @@ impl Allocator {
         area.queues().take_posted(self.handle.queue, room, |slot| {
             if let Some(request) = Request::accept(area, slot, *accepted) {
                 *accepted += 1;
+                debug_assert!(
+                    requests.len() < requests.capacity(),
+                    "this may not allocate"
+                );
                 requests.push_back(request);
             }
         });

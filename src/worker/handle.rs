@@ -12,6 +12,7 @@ pub struct WorkerHandle {
 impl WorkerHandle {
     /// Packs the handle into one nonzero word, the argument of a background worker.
     pub fn pack(self) -> u64 {
+        debug_assert!(self.registration != 0, "a handle without a registration");
         (u64::from(self.queue) << 32) | u64::from(self.registration)
     }
 

@@ -184,6 +184,7 @@ impl Request {
     /// Serves a request that is due.
     pub fn serve(&mut self, services: &mut Services) -> Next {
         let area = services.area;
+        debug_assert!(!matches!(self.state, RequestState::Asked), "not answered");
         if let RequestState::Held { .. } = self.state {
             return self.clear(area);
         }
@@ -222,6 +223,7 @@ impl Request {
         asked: &RemoteRequest,
         outcome: RemoteOutcome,
     ) -> Next {
+        debug_assert!(matches!(self.state, RequestState::Asked), "not asked");
         match outcome {
             RemoteOutcome::Answered(received) => {
                 self.state = RequestState::Received {

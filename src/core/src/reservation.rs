@@ -304,6 +304,7 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
             }
         });
     }
+    debug_assert!(ms >= reserved_until_ms, "ids may have been issued");
     Ok(Floor { ms, reason })
 }
 
@@ -352,19 +353,19 @@ pub enum Decision {
 impl Opening {
     /// The highest of all applicable floors.
     fn floor(self) -> Floor {
-        let floor = |ms, reason| Floor { ms, reason };
+        let of = |ms, reason| Floor { ms, reason };
         // The last id is above the floor, unless the generator was never opened.
         let own = match self.floor {
-            Some(own) => floor(own.ms.max(self.last_ms), own.reason),
-            None => floor(self.last_ms, Reason::LauncherRestart),
+            Some(own) => of(own.ms.max(self.last_ms), own.reason),
+            None => of(self.last_ms, Reason::LauncherRestart),
         };
         let others = [
             (self.granted_floor_ms, Reason::Registry),
             (self.retired_until_ms, Reason::Reset),
             (self.others_floor_ms, Reason::OtherWorkerId),
         ];
-        let others = (others.into_iter()).filter_map(|(ms, reason)| Some(floor(ms?, reason)));
-        others.fold(own, |highest, other| {
+        let others = (others.into_iter()).filter_map(|(ms, reason)| Some(of(ms?, reason)));
+        let floor = others.fold(own, |highest, other| {
             if other.ms > highest.ms {
                 sometimes!(
                     "generator: another worker id, above all others",
@@ -374,7 +375,9 @@ impl Opening {
             } else {
                 highest
             }
-        })
+        });
+        debug_assert!(floor.ms >= self.last_ms, "ids were issued");
+        floor
     }
 
     /// Opens if the floor is within the max lead, waits otherwise.

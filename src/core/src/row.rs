@@ -184,12 +184,17 @@ impl<S: Copy + PartialEq> TagRow<S> {
         decay: Decay,
     ) -> Option<Claim<S>> {
         let first = next(self.max_id, mark, skip);
+        debug_assert!(first >= self.max_id && first >= mark, "claimed before");
         let len = up_to(wanted.min(self.longest_claim()), first, self.max_value)?;
         let largest = step::largest_recent(self.largest_recent(), len, decay);
         Some(self.taken(first, len, LastClaim::made(here, largest)))
     }
 
     fn taken(&self, first: i64, len: u32, last_claim: LastClaim) -> Claim<S> {
+        debug_assert!(
+            self.max_value - first >= i64::from(len) - 1,
+            "beyond the end"
+        );
         let row = Self {
             max_id: first + i64::from(len),
             last_claim,
