@@ -1,8 +1,8 @@
 /*
  * Moves the clock of the programs that preload it: src/clock.rs sets it while they run.
  *
- * libfaketime would do, but while it waits in select() it fakes nothing, and whoever is
- * forked there never sees the set clock. The postmaster of PostgreSQL 15 forks background
+ * libfaketime would do, but while it waits in select() it fakes nothing, and a process
+ * that is forked there never sees the set clock. The postmaster of PostgreSQL 15 forks background
  * workers from signal handlers, in select().
  *
  * Only the time of day is moved. Timeouts, which go by the monotonic clock, stay as they are.

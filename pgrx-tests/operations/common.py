@@ -91,7 +91,7 @@ class Process:
 
 
 def stop_postmaster(data, how=signal.SIGQUIT):
-    """Whoever started the server in that directory, by its process id."""
+    """The server in that directory, whichever program started it."""
     try:
         pid = int((data / "postmaster.pid").read_text().split()[0])
         if os.readlink(f"/proc/{pid}/cwd") != str(data):

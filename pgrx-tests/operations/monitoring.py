@@ -117,7 +117,7 @@ class Watch:
 
         yield wait
         if alert is None:
-            fail(f"{wanted}: nobody has waited for it")
+            fail(f"{wanted}: the test has not waited for it")
         took = time.monotonic() - began
         for text in alert["annotations"].values():
             if "<error" in text or "%!" in text or "<no value>" in text:
@@ -284,7 +284,7 @@ def cases(watch, clock, issuer, source, registry, instance):
             issuer.ask("SELECT count(leaf_segment_next('locked')) FROM generate_series(1, 20000)")
             wait()
     issuer.ask("SELECT leaf_tag_drop('locked')")
-    # It is used up, until its end is raised: nobody has to take an id for the alert to end.
+    # It is used up, until its end is raised: no id has to be taken for the alert to end.
     issuer.ask("SELECT leaf_tag_create('ended', max_value => 1000)")
     with watch.case("LeafIdRefillFails", "critical", {"tag": "ended"}, also=["LeafIdTagNearEnd", "LeafIdTagEndsSoon"]) as wait:
         with contextlib.suppress(common.psycopg2.DataError):

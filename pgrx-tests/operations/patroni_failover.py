@@ -42,7 +42,7 @@ class Node:
                                 "host replication replicator 127.0.0.1/32 scram-sha-256"]
         self.conf = RUN / f"{self.name}.yml"
         self.conf.write_text(yaml.safe_dump(conf))
-        # Whoever of Patroni is left when this ends is stopped first.
+        # Any process of Patroni that is left when this ends is stopped first.
         common.cleanup.callback(common.stop_postmaster, self.data)
 
     def start(self):

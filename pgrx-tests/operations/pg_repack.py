@@ -48,7 +48,7 @@ def test():
     for kind, count in counts.items():
         assert_issued_once(kind, [each.id for each in load.taken[kind]])
         say(f"{len(load.taken[kind])} {kind} ids, {count} of them while {len(tables)} tables were repacked {ROUNDS} times")
-    # Of a commit that was cut off, nobody knows the number.
+    # The number of a commit that was cut off is not known.
     numbers = sorted(each.id for each in load.taken["gapless"])
     if len(numbers) < numbers[-1] - 8:
         fail(f"{numbers[-1] - len(numbers)} numbers are missing")

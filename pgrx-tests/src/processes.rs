@@ -23,7 +23,7 @@ pub struct Frozen(pub(crate) Vec<u32>);
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // One by one: some may have been killed meanwhile.
+        // One by one: some may have been killed since then.
         for &pid in &self.0 {
             signal("CONT", &[pid]);
         }

@@ -159,7 +159,7 @@ pub fn bin_dir() -> &'static Path {
 pub(crate) fn new_dir() -> PathBuf {
     loop {
         let dir = PathBuf::from(format!("/tmp/li-{:010x}", rand::random::<u64>() >> 24));
-        // Others must not connect: its servers trust everybody.
+        // Others must not connect: its servers trust all local users.
         if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
             give(&dir);
             guard(&dir);

@@ -294,9 +294,9 @@ fn servers_end_with_the_process_of_their_test() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let told = || fs::read_to_string(&file).unwrap_or_default();
-        wait_until(LIMIT, "the server", || told().ends_with('\n'));
-        let dir = PathBuf::from(told().trim());
+        let printed = || fs::read_to_string(&file).unwrap_or_default();
+        wait_until(LIMIT, "the server", || printed().ends_with('\n'));
+        let dir = PathBuf::from(printed().trim());
         let here = |process: fs::DirEntry| {
             fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&dir))
         };

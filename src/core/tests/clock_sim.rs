@@ -240,7 +240,7 @@ struct World {
     random: StdRng,
     /// Fewer runs without a known predecessor, and faster time.
     calm: bool,
-    /// One server that shares its worker id with nobody. Its clock may be set back by almost the
+    /// One server that shares its worker id with no other. Its clock may be set back by almost the
     /// max lead.
     alone: bool,
     now_ms: i64,
@@ -721,7 +721,7 @@ impl World {
         };
         match stall {
             Stall::Full(found) => {
-                // Found anew if the clock was set back meanwhile, as in a session.
+                // Found again if the clock was set back since then, as in a session.
                 let is_waited_for = self.full.is_some_and(|full| {
                     full.ms == found.ms && full.found_at_ms <= found.found_at_ms
                 });
@@ -932,11 +932,11 @@ impl World {
                 self.unknown(Happened::Restore);
             }
             41..=42 => {
-                // Change to a worker id that another server has used, perhaps the own one meanwhile.
+                // Change to a worker id that another server has used since, perhaps the own one.
                 self.settle();
                 let worker_id = u16::try_from(self.within(3)).unwrap_or(0);
                 let is_own = [self.worker_id(), self.live().worker_id].contains(&worker_id);
-                // The first one of a new cluster is one that nobody has used.
+                // The first one of a new cluster is one that no server has used.
                 if self.issued > 0 {
                     if is_own {
                         self.live().is_unset = true;

@@ -632,7 +632,7 @@ fn rows_of_the_lease() -> Vec<Row> {
             then: Then::Wait(Some(1)),
         },
         Row {
-            row: "Lease: granted anew",
+            row: "Lease: granted, not a continuation",
             keeper: after(to_hold()),
             seen: IN_USE,
             input: granted(GRANT, true),
@@ -1145,7 +1145,7 @@ fn rows_of_the_lead() -> Vec<Row> {
         led: true,
         ..look(Configured::Fixed(5))
     });
-    let told = |ms, reason| {
+    let reported = |ms, reason| {
         vec![
             Action::ShowLead(Some(reason)),
             Action::Log(Message::Leading(ms, reason)),
@@ -1164,7 +1164,7 @@ fn rows_of_the_lead() -> Vec<Row> {
             seen: behind,
             input: fixed(5),
             shown: OPEN,
-            actions: then(told(40, LeadReason::ClockSetBack), [UNLIMITED]),
+            actions: then(reported(40, LeadReason::ClockSetBack), [UNLIMITED]),
             then: Then::Wait(Some(41)),
         },
         Row {
@@ -1191,7 +1191,10 @@ fn rows_of_the_lead() -> Vec<Row> {
             seen: IN_USE,
             input: led,
             shown: OPEN,
-            actions: then(then(told(1, LeadReason::ClockSetBack), over()), [UNLIMITED]),
+            actions: then(
+                then(reported(1, LeadReason::ClockSetBack), over()),
+                [UNLIMITED],
+            ),
             then: Then::Wait(Some(7)),
         },
         Row {
@@ -1200,7 +1203,7 @@ fn rows_of_the_lead() -> Vec<Row> {
             seen: ahead,
             input: fixed(5),
             shown: OPEN,
-            actions: then(told(MAX_LEAD, LeadReason::Unknown), [UNLIMITED]),
+            actions: then(reported(MAX_LEAD, LeadReason::Unknown), [UNLIMITED]),
             then: Then::Wait(Some(25)),
         },
     ]

@@ -281,7 +281,7 @@ fn a_taker_that_follows_the_lives() {
 /// The remainders returned by an invalidation are saved and issued after a restart, so they must
 /// not contain ids that a session has taken.
 #[test]
-fn the_remainders_are_nobody_elses() {
+fn the_remainders_were_not_taken() {
     check(2, || {
         let slot = Slot::new((11, 2), Some((20, 2)));
         let takers = [
@@ -467,17 +467,17 @@ fn never_empty(take: fn(&DoubleBuffer) -> Result<Taken, Miss>) {
 }
 
 #[test]
-fn there_is_always_an_id_and_nobody_says_empty() {
+fn there_is_always_an_id_and_no_taker_says_empty() {
     never_empty(|buffer| buffer.take(0));
 }
 
 #[test]
-fn there_is_always_a_run_and_nobody_says_empty() {
+fn there_is_always_a_run_and_no_taker_says_empty() {
     never_empty(|buffer| buffer.take_up_to(0, 2));
 }
 
 #[test]
-fn there_is_always_a_range_and_nobody_says_empty() {
+fn there_is_always_a_range_and_no_taker_says_empty() {
     never_empty(|buffer| buffer.take_range(0, 2));
 }
 
@@ -642,7 +642,7 @@ fn a_slot_changes_hands_under_an_open_request() {
         };
         let evicted = {
             let _guard = shared.slot.lock.lock().unwrap();
-            assert!(shared.slot.buffer.close(), "nobody has asked again");
+            assert!(shared.slot.buffer.close(), "no session has asked again");
             shared.slot.buffer.invalidate();
             shared.slot.buffer.version()
         };

@@ -347,7 +347,7 @@ mod the_spare_is_due {
         let buffer = filled(1, 1_000);
         assert!(!buffer.take_up_to(0, 99).unwrap().spare_due);
         assert!(buffer.take_up_to(0, 51).unwrap().spare_due, "jumped over");
-        assert!(past(buffer), "and still is until somebody asks");
+        assert!(past(buffer), "and still is until a session asks");
         let buffer = filled(1, 1_000);
         assert!(buffer.take_range(0, 700).unwrap().spare_due);
         assert!(past(buffer));
@@ -473,7 +473,7 @@ mod a_range {
         assert_eq!(
             ids(buffer.take(0)),
             (104, 1),
-            "nobody gets an id of the rest"
+            "no session gets an id of the rest"
         );
     }
 
@@ -492,7 +492,7 @@ mod a_range {
         buffer.publish(0, 11, 10).unwrap();
         assert_eq!(buffer.take_range(0, 15), Err(Miss::Short { lost: 3 }));
         assert_eq!(buffer.take_range(0, 15), Err(Miss::Empty), "once");
-        assert_eq!(ids(buffer.take(0)), (11, 1), "others go on meanwhile");
+        assert_eq!(ids(buffer.take(0)), (11, 1), "others go on");
         buffer.publish(0, 21, 15).unwrap();
         let taken = buffer.take_range(0, 15).unwrap();
         assert_eq!((taken.first, taken.count, taken.lost), (21, 15, 9));

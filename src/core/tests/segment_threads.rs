@@ -188,7 +188,7 @@ impl Session<'_> {
                             self.slot.wanted.notify_one();
                         }
                         let woken = self.slot.changed.wait_for(guard, GIVE_UP);
-                        assert!(!woken.timed_out(), "nobody woke a waiter");
+                        assert!(!woken.timed_out(), "no thread woke a waiter");
                     }
                 },
             }

@@ -104,7 +104,7 @@ impl Row {
         1 + self.edits / 3
     }
 
-    /// It is everybody's after every other edit.
+    /// All roles may issue its ids after every other edit.
     fn access(&self) -> SlotAccess {
         if self.edits % 2 == 0 {
             SlotAccess::Everybody
@@ -372,10 +372,10 @@ impl World {
             assert_eq!(origin, (database.into(), tag.into()), "of another tag");
             let edits = id % TAGS / EDITS;
             assert!(edits >= edited, "{id} after edit {edited}");
-            let is_everybodys = edits % 2 == 0;
+            let is_public = edits % 2 == 0;
             assert!(
-                is_everybodys || access != SlotAccess::Everybody,
-                "{id} by anybody"
+                is_public || access != SlotAccess::Everybody,
+                "{id} by any role"
             );
         }
     }
@@ -493,7 +493,7 @@ fn an_edit_ends_what_is_claimed_and_cached() {
 }
 
 /// Ranges are saved while a claim is under way, which then fits neither them nor the row: lost. Or
-/// they are published although the row was edited meanwhile.
+/// they are published although the row was edited concurrently.
 #[test]
 fn ranges_are_saved_and_restored_over_edits() {
     const CLAIM: u32 = 1000;

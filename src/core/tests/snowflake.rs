@@ -148,7 +148,7 @@ mod issuing {
             1_000
         });
         assert_eq!(id, Some(first + 2));
-        // A millisecond that another session has begun meanwhile is left to the slow path.
+        // A millisecond that another session has begun concurrently is left to the slow path.
         let id = generator.next_at_once(|| {
             slowly(&generator, 1_001, 0).unwrap();
             1_000
@@ -157,7 +157,7 @@ mod issuing {
     }
 
     #[test]
-    fn a_new_millisecond_starts_where_it_is_told_and_counts_up() {
+    fn a_new_millisecond_starts_at_the_given_number_and_counts_up() {
         let generator = open_before(1_000);
         let first = slowly(&generator, 1_000, START_SPREAD - 1).unwrap();
         assert_eq!(
@@ -738,7 +738,7 @@ mod threads {
                         worker_id = (worker_id + 389) & MAX_WORKER_ID;
                         let before = world.returned.load(Ordering::SeqCst);
                         world.generator.open(worker_id, 0);
-                        // Nobody else changes it until the next round.
+                        // No other thread changes it until the next round.
                         while world.returned.load(Ordering::SeqCst) == before
                             && !done.load(Ordering::SeqCst)
                         {

@@ -222,7 +222,7 @@ fn how_long_a_claim_took_says_nothing_of_use() {
 }
 
 #[test]
-fn a_changed_step_starts_anew() {
+fn a_changed_step_starts_over() {
     let mut tag = Tag::new();
     tag.claims(6, MINUTE_MS, false, DEFAULT);
     assert_eq!(tag.pace.step, 16_000);

@@ -588,7 +588,7 @@ const OTHERS: [Case; 23] = [
         ALL,
     ),
     Case::new(
-        "names that somebody else has planted",
+        "names that another role has planted",
         &[
             TABLE,
             "CREATE FUNCTION leaf_segment_next_stable(text, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';

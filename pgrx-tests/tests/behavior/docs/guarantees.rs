@@ -1,4 +1,4 @@
-//! Would catch: an invariant without a row in docs/guarantees.md, and an assumption that nobody can
+//! Would catch: an invariant without a row in docs/guarantees.md, and an assumption that no one can
 //! check but that the README's limits do not name.
 
 use super::page::Page;
@@ -25,7 +25,7 @@ fn italics(cell: &str) -> Vec<String> {
     phrases.map(str::to_lowercase).collect()
 }
 
-/// The problem with a row, if any. A row whose last cell says "nobody" has words in italics, each
+/// The problem with a row, if any. A row whose last cell says "no one" has words in italics, each
 /// of which is in the limits.
 fn problem(row: &[String], limits: &str) -> Option<String> {
     let [promise, assumption, notices] = row else {
@@ -37,7 +37,7 @@ fn problem(row: &[String], limits: &str) -> Option<String> {
     if assumption.starts_with("none") != (notices == "-") {
         return Some(format!("nothing is assumed, or who notices? {row:?}"));
     }
-    if !notices.contains("nobody") {
+    if !notices.contains("no one") {
         return None;
     }
     let phrases: Vec<_> = [promise, assumption]
@@ -54,7 +54,7 @@ fn problem(row: &[String], limits: &str) -> Option<String> {
 }
 
 #[test]
-fn what_nobody_notices_is_in_the_limits() {
+fn what_no_one_notices_is_in_the_limits() {
     let limits = section("### Limits");
     let rows = rows();
     assert!(rows.len() > 30, "{rows:#?}");
@@ -84,12 +84,12 @@ fn every_invariant_has_a_row() {
 fn a_missing_limit_is_noticed() {
     let row = |cells: [&str; 3]| cells.map(str::to_string);
     let limits = "storage that lies repeats ids.";
-    let good = row(["**I1** x", "no *storage that lies*", "nobody"]);
+    let good = row(["**I1** x", "no *storage that lies*", "no one"]);
     assert_eq!(problem(&good, limits), None);
     for bad in [
-        row(["**I1** x", "no *other disk*", "nobody"]),
-        row(["**I1** x", "no disk", "otherwise nobody"]),
-        row(["**I1** x", "", "nobody"]),
+        row(["**I1** x", "no *other disk*", "no one"]),
+        row(["**I1** x", "no disk", "otherwise no one"]),
+        row(["**I1** x", "", "no one"]),
         row(["**I1** x", "none", "the log"]),
         row(["**I1** x", "no disk", "-"]),
     ] {

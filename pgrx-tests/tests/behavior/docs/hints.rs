@@ -67,7 +67,7 @@ fn the_hint_to_load_the_library_keeps_what_is_loaded() {
     session.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t'); CREATE ROLE app LOGIN");
     let failure = session.fails("SELECT leaf_segment_next('t')");
     failure.is("55000").says("must be loaded");
-    // The list is not for everybody.
+    // The list is not for all roles.
     server
         .connect_as("app", "postgres")
         .fails("SELECT leaf_segment_next('t')")

@@ -37,7 +37,7 @@ fn the_role_that_installed_it_can_be_removed() {
              UNION ALL SELECT oid::regprocedure::text, proacl FROM pg_proc WHERE proname LIKE 'leaf%'
          ) o (name, acl) CROSS JOIN aclexplode(o.acl) a ORDER BY 1";
     let before: Vec<String> = admin.column(rights);
-    // With psql, as whoever follows the page.
+    // With psql, as a reader of the page would.
     let file = server.dir().join("remove.sql");
     std::fs::write(&file, &block.unwrap().text).unwrap();
     let file = file.to_str().unwrap();

@@ -226,7 +226,7 @@ fn the_commands_for_a_logical_upgrade_work() {
     let host = old.dir().to_str().unwrap();
     run(&mut here, subscribe, &[("old.example.com", host)]);
     wait_until(LIMIT, "the initial copy", || here.value(copied));
-    // Also tags created and claimed meanwhile.
+    // Also tags created and claimed since then.
     there.run(
         "SELECT leaf_tag_create('later', start => 70), leaf_segment_next('later');
          INSERT INTO orders SELECT FROM generate_series(1, 1000)",

@@ -120,14 +120,14 @@ fn a_central_server_of_a_thousand_members() {
         ));
     }
     // Each on a connection of its own, as after a failover.
-    let anew = rate(&server, |session, n| {
+    let reconnecting = rate(&server, |session, n| {
         server
             .session()
             .run(&claim(&format!("t{}", scattered(session, n, 100))));
         "SELECT".into()
     });
     tell(&format!(
-        "{SESSIONS} sessions, 100 tags, a connection for each: {anew:.0} claims a second"
+        "{SESSIONS} sessions, 100 tags, a connection for each: {reconnecting:.0} claims a second"
     ));
     let ((), took) = timed(|| {
         let mut members: Vec<_> = (0..1_000).map(|_| server.session()).collect();

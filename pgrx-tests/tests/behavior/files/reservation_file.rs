@@ -156,7 +156,7 @@ fn a_file_made_readable_again_is_as_good_as_ever() {
     assert!(server.log().contains("can be reserved again"));
 }
 
-/// Nothing was issued before on a cluster in which nobody has created anything. A backup of one
+/// Nothing was issued before on a cluster in which nothing has been created. A backup of one
 /// that is in use is none, whether it has the file or not.
 #[test]
 fn the_first_ids_of_a_new_cluster_carry_the_present_time() {
@@ -203,7 +203,7 @@ fn the_first_ids_of_a_new_cluster_carry_the_present_time() {
 /// Its contents may be outdated, or from another server: it raises the floor, and in addition, a
 /// whole reservation must pass.
 #[test]
-fn a_file_of_somebody_else_is_no_proof() {
+fn a_file_of_another_server_is_no_proof() {
     let (server, mut last) = server_and_id();
     type Change = fn(&Path);
     let changes: [(&str, &str, Change); 6] = [
@@ -441,11 +441,11 @@ fn a_disk_that_is_full_for_a_while_under_load_repeats_nothing() {
         assert!(highest > first);
         issued.extend(drawn);
         let log = server.log();
-        let told = log
+        let warnings = log
             .lines()
             .filter(|line| line.contains("WARNING:") && line.contains("leaf_id_reservation.json"))
             .count();
-        assert!((1..10).contains(&told), "told {told} times");
+        assert!((1..10).contains(&warnings), "{warnings} warnings");
     }
     assert_issued_once(&issued);
 }

@@ -60,7 +60,7 @@ impl Issued {
 }
 
 /// Number of log lines about the file.
-fn told(server: &Server) -> usize {
+fn log_lines(server: &Server) -> usize {
     let log = server.log();
     log.lines()
         .filter(|line| line.contains("leaf_id: ") && line.contains("leaf_id_saved_ranges.json"))
@@ -98,7 +98,7 @@ fn remainders_come_back_once() {
         }
         assert!(!file(&server).exists(), "it is gone before it is used");
     }
-    assert_eq!(told(&server), 0);
+    assert_eq!(log_lines(&server), 0);
     // A crash loses cached ids, including restored remainders. (If only the postmaster dies, the
     // launcher can still save them.)
     server.stop(Stop::Immediate);
@@ -121,14 +121,14 @@ fn a_file_that_cannot_be_used_is_a_gap() {
     ];
     for (name, damage) in DAMAGES.into_iter().chain(more) {
         println!("{name}");
-        let before = told(&server);
+        let before = log_lines(&server);
         server.stop(Stop::Fast);
         damage(&file(&server));
         server.launch();
         issued.draw(&server);
         assert!(issued.gap("a") > 0, "{name}");
         if name != "of no row" {
-            assert!(told(&server) > before, "{name} is not logged");
+            assert!(log_lines(&server) > before, "{name} is not logged");
             assert!(issued.gap("d") > 0, "{name}");
         }
         // That ends the problem.
@@ -190,7 +190,7 @@ fn a_file_kept_by_a_hard_link_repeats_nothing() {
 fn a_copied_file_with_the_inode_of_the_first_repeats_nothing() {
     assert_put_back_is_a_gap(copy, |aside, file, inode| {
         let mut others = Vec::new();
-        // The server may have created it meanwhile, and does not need it.
+        // The server may have created it since then, and does not need it.
         let cache = file.with_file_name("global").join("pg_internal.init");
         fs::remove_file(cache).unwrap();
         for i in 0..20_000 {
@@ -215,7 +215,7 @@ fn a_copied_file_with_the_inode_of_the_first_repeats_nothing() {
 
 /// The rows change while no launcher runs, since the library is not loaded.
 #[test]
-fn rows_edited_meanwhile_restore_no_remainder() {
+fn rows_edited_without_a_launcher_restore_no_remainder() {
     let server = server_with_tags();
     server.session().run("CREATE DATABASE other");
     let mut other = server.session_in("other");
@@ -248,7 +248,7 @@ fn rows_edited_meanwhile_restore_no_remainder() {
         session.value("SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'b'");
     drop(session);
     server.stop(Stop::Fast);
-    assert!(file(&server).is_file(), "nobody has taken it");
+    assert!(file(&server).is_file(), "no launcher has taken it");
     fs::write(&conf, loaded).unwrap();
     server.launch();
     let mut session = server.session();
@@ -267,7 +267,7 @@ fn rows_edited_meanwhile_restore_no_remainder() {
     assert_issued_once([b]);
     let d = issued.0.get_mut("d").unwrap();
     d.extend(session.take("d", 7));
-    assert_eq!(issued.gap("d"), 0, "nobody has touched it");
+    assert_eq!(issued.gap("d"), 0, "it was not changed");
     issued.check();
 }
 
@@ -358,12 +358,12 @@ fn a_disk_that_is_full_when_the_launcher_ends_is_a_gap() {
         |server, _| server.restart(),
     ];
     for end in launchers {
-        let before = told(&server);
+        let before = log_lines(&server);
         symlink("/dev/full", &temporary).unwrap();
         end(&server, &mut server.session());
         issued.draw(&server);
         assert!(issued.gap("a") > 0);
-        assert!(told(&server) > before);
+        assert!(log_lines(&server) > before);
         fs::remove_file(&temporary).unwrap();
         server.restart();
         issued.draw(&server);

@@ -50,7 +50,7 @@ fn a_subscriber_keeps_the_greater_number() {
     assert_eq!(here.value::<i64>(last), 100);
 }
 
-/// `pg_restore --disable-triggers` leaves the triggers for subscribers enabled for everybody.
+/// `pg_restore --disable-triggers` leaves the triggers for subscribers enabled for all sessions.
 #[test]
 fn a_series_that_exists_is_not_created_after_a_restore_of_the_data() {
     let (server, mut session) = server_and_session(&[]);

@@ -35,7 +35,7 @@ const WAYS: [&[&str]; 6] = [
 #[test]
 fn a_number_survives_a_crash_whatever_synchronous_commit_says() {
     let (server, mut session) = server_and_session(&[
-        // No WAL is flushed unless somebody waits for it.
+        // No WAL is flushed unless a session waits for it.
         ("wal_writer_delay", "10s"),
         ("wal_writer_flush_after", "1GB"),
         ("bgwriter_delay", "10s"),

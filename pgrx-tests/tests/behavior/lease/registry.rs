@@ -460,8 +460,8 @@ fn a_dump_carries_floors() {
         let reserved =
             "SELECT reserved_until_ms FROM leaf_id.leaf_worker WHERE node_name IN ('a', 'b')
                         ORDER BY worker_id";
-        let told = nodes.clone().map(|node| node.reserved_until_ms.unwrap());
-        assert_eq!(session.ids(reserved), told);
+        let reserved_by_nodes = nodes.clone().map(|node| node.reserved_until_ms.unwrap());
+        assert_eq!(session.ids(reserved), reserved_by_nodes);
         // Leases granted after the dump are lost.
         let mut new = Node::new("new", terms);
         new.claim(&mut session).is("grace");
@@ -475,7 +475,7 @@ fn a_dump_carries_floors() {
         assert!(answer.floor() > 0);
         let mut copied = nodes[0].copied();
         let answer = once_no_longer("held", || copied.claim(&mut session));
-        assert!(answer.floor() >= told[0]);
+        assert!(answer.floor() >= reserved_by_nodes[0]);
         nodes[1].clone().renew(&mut session).is("granted");
     }
 }

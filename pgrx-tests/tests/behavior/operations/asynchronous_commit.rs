@@ -17,7 +17,7 @@ const PLACES: [&str; 5] = [
     "SELECT set_config('synchronous_commit', 'off', false)",
 ];
 
-/// A server on which no WAL is flushed unless somebody waits for it.
+/// A server on which no WAL is flushed unless a session waits for it.
 fn lazy_server() -> Server {
     Server::with_leaf_id(&[
         ("wal_writer_delay", "10s"),

@@ -100,7 +100,7 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
 
 /// Remainders may be restored once, by the server that saved them.
 #[test]
-fn a_copy_of_what_was_saved_is_given_to_nobody() {
+fn a_copy_of_what_was_saved_is_not_issued() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.create_steady_tag("t", 1000);

@@ -65,7 +65,7 @@ fn databases_can_be_dropped_renamed_moved_and_copied_after_use() {
 }
 
 #[test]
-fn a_database_created_anew_starts_at_one() {
+fn a_database_created_again_starts_at_one() {
     let server = Server::with_leaf_id(&[]);
     for _ in 0..3 {
         create_database(&server, "d");
@@ -76,7 +76,7 @@ fn a_database_created_anew_starts_at_one() {
 }
 
 #[test]
-fn an_extension_created_anew_starts_at_one() {
+fn an_extension_created_again_starts_at_one() {
     let server = Server::with_leaf_id(&[]);
     let (mut a, mut b) = (server.session(), server.session());
     for round in 0..3 {

@@ -156,12 +156,12 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     let known = session.max_id("idle");
     let unsettled = "SELECT count(*) FROM leaf_check() WHERE tag = 'idle' AND detail LIKE '%since a promotion%'";
     assert_eq!(session.ids(unsettled), [1]);
-    let told = "SELECT count(*) FROM leaf_id.problems
+    let problems = "SELECT count(*) FROM leaf_id.problems
                 WHERE severity = 'info' AND what LIKE 'tag \"idle\": %since a promotion%'";
-    assert_eq!(session.ids(told), [1]);
+    assert_eq!(session.ids(problems), [1]);
     session.run("UPDATE leaf_id.leaf_alloc SET step = 5, max_step = 5 WHERE biz_tag = 'idle'");
     assert_eq!(session.ids(unsettled), [0]);
-    assert_eq!(session.ids(told), [0]);
+    assert_eq!(session.ids(problems), [0]);
     assert_eq!(session.next("idle"), known + 2 * 20);
     drop(session);
     for restart in [Server::restart, Server::crash] {
@@ -179,7 +179,7 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
 
 /// The skip may exceed the remaining ids. The user can override it.
 #[test]
-fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
+fn a_skip_beyond_the_limit_of_a_tag_is_reported_and_can_be_taken_back() {
     let tags = [("a", 100, 1000), ("b", 100, 1000)];
     let (primary, standby) = pair_that_parts(&tags, &[]);
     primary.kill_9();

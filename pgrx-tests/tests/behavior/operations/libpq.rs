@@ -41,7 +41,7 @@ fn postmaster(session: &mut Session) -> i32 {
 }
 
 #[test]
-fn the_server_s_own_serves_whoever_needs_one() {
+fn the_server_s_own_serves_all_that_need_one() {
     let primary = Server::with_leaf_id(&[("leaf_id.worker_id", "1")]);
     let mut session = primary.session();
     let in_postmaster = loaded(postmaster(&mut session));

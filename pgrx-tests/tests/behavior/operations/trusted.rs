@@ -83,7 +83,7 @@ fn the_owner_of_a_database_owns_none_of_it() {
         println!("{takeover}");
         owner.fails(takeover).is("42501");
     }
-    // Members of the extension belong to a superuser, whoever installed it.
+    // Members of the extension belong to a superuser, whichever role installed it.
     let strange: i64 = admin.value(
         "SELECT count(*) FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
          WHERE c.relname LIKE 'leaf\\_%' AND c.relkind IN ('r', 'v') AND NOT r.rolsuper",

@@ -1,5 +1,5 @@
 //! Would catch: an id issued by two members of a fleet (I3), a member whose ids decrease (I4), a
-//! claim used although the local or the remote row was edited meanwhile, and a member that
+//! claim used although the local or the remote row was edited concurrently, and a member that
 //! discloses the password.
 
 use std::time::Duration;
@@ -417,7 +417,7 @@ fn members_of_different_speed_keep_their_steps() {
 }
 
 #[test]
-fn nobody_sees_the_password() {
+fn no_role_sees_the_password() {
     let fleet = Fleet::new(1, &[]);
     fleet.central.require_password("leaf_member");
     let member = &fleet.members[0];
@@ -461,13 +461,13 @@ fn nobody_sees_the_password() {
     session.run("SET leaf_id.refill_timeout = '30s'");
     session.next("t");
     let log = member.log();
-    let told = |text: &str| log.matches(text).count();
+    let count = |text: &str| log.matches(text).count();
     assert_eq!(
-        told("could not claim ids from server \"leaf_central\""),
+        count("could not claim ids from server \"leaf_central\""),
         1,
         "{log}"
     );
-    assert_eq!(told("server \"leaf_central\" is back"), 1, "{log}");
+    assert_eq!(count("server \"leaf_central\" is back"), 1, "{log}");
 }
 
 #[test]

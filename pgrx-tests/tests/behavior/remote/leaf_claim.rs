@@ -62,7 +62,7 @@ fn a_standby_claims_nothing() {
 
 /// Would catch: a claim that waits for a row, and follows it to another tag.
 #[test]
-fn a_tag_that_is_renamed_meanwhile_is_not_claimed() {
+fn a_tag_that_is_renamed_concurrently_is_not_claimed() {
     let server = Server::with_leaf_id(&[]);
     let mut holder = server.session();
     holder.create_tag("t");

@@ -39,19 +39,19 @@ const LIMITS: [Limit; 9] = [
             END $$",
     },
     Limit {
-        what: "a segment id of a tag that is not everybody's, constant tag",
+        what: "a segment id of a tag that not all roles may use, constant tag",
         hundredths: 3.9,
         statement: "SELECT count(leaf_segment_next('mine')) FROM generate_series(1, :n)",
     },
     Limit {
-        what: "a segment id of a tag that is not everybody's, tag from a column",
+        what: "a segment id of a tag that not all roles may use, tag from a column",
         hundredths: 10.1,
         statement: "SELECT count(leaf_segment_next(tag)) FROM (
             SELECT CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' ELSE 'mine' END AS tag
             FROM generate_series(1, :n) i OFFSET 0) tags",
     },
     Limit {
-        what: "a segment id of a tag that is not everybody's, one in each statement",
+        what: "a segment id of a tag that not all roles may use, one in each statement",
         hundredths: 25.1,
         statement: "DO $$ DECLARE id bigint; BEGIN
             FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''mine'')' INTO id; END LOOP;
@@ -98,7 +98,7 @@ fn a_call_takes_no_more_instructions_than_it_did() {
     };
     let mut session = server.session();
     for tag in ["mine", "a", "b", "the_third_of_them"] {
-        // So large that no segment is needed meanwhile.
+        // So large that no further segment is needed.
         session.run(&format!(
             "SELECT leaf_tag_create('{tag}', step => 100000000)"
         ));

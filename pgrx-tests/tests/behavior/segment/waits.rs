@@ -186,12 +186,12 @@ fn for_a_slot_of_a_full_array() {
 fn for_a_standby_that_is_away() {
     let server = Server::with_leaf_id(&[]);
     server.session().create_tag("t");
-    server.set("synchronous_standby_names", "nobody");
+    server.set("synchronous_standby_names", "absent");
     wait_until(LIMIT, "the reload", || {
         server
             .session()
             .value::<String>("SHOW synchronous_standby_names")
-            == "nobody"
+            == "absent"
     });
     let mut left = Vec::new();
     for statement in [NEXT, BATCH, RANGE] {
@@ -373,7 +373,7 @@ fn waits_have_names() {
         session.try_run(SNOWFLAKE).is_err()
     });
     let ended = disturb_waiting(&server, session, SNOWFLAKE, |pid| {
-        // It may have ended meanwhile.
+        // It may have ended since then.
         let event = wait_event(&mut watcher, pid);
         assert!(
             event.is_none() || event == expected("LeafIdSnowflake"),

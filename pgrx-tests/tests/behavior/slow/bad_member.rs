@@ -109,7 +109,7 @@ fn assert_granted(session: &mut Session, node: &str) -> Answer {
     }
 }
 
-/// S10. Before: 1,024 nodes of one role, and `full` for everybody else, for a day.
+/// S10. Before: 1,024 nodes of one role, and `full` for all other roles, for a day.
 #[test]
 fn a_role_takes_no_more_worker_ids_than_its_share() {
     let (_server, mut honest, mut mallory) = registry();

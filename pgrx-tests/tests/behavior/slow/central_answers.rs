@@ -1,5 +1,5 @@
 //! Would catch: a late answer of the central server that is used although the local row was
-//! replaced, locked or raised meanwhile; and one that is requested again.
+//! replaced, locked or raised concurrently; and one that is requested again.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ fn an_answer_waits_for_a_locked_row_and_is_not_asked_for_again() {
 
 /// Would catch: ids below a value to which a DBA has raised the row while the answer was in flight.
 #[test]
-fn a_row_that_was_raised_meanwhile_gets_nothing_lower() {
+fn a_row_that_was_raised_concurrently_gets_nothing_lower() {
     let mut held_up = HeldUp::new();
     let raised = held_up.max_id + 1_000;
     held_up.member().session().run(&format!(

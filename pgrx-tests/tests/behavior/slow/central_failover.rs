@@ -145,7 +145,7 @@ fn fail_over_under_load(
         if let Some(cut) = window.cut.first() {
             history.fail(&format!("an insert has failed: {}", cut.failure));
         }
-        // Nobody waits while cached ids remain.
+        // No session waits while cached ids remain.
         if *tag == LARGE && window.longest_call >= outage {
             history.fail(&format!("{tag}: a call took {:?}", window.longest_call));
         }
@@ -237,7 +237,7 @@ fn an_asynchronous_pair_skips() {
 /// It lost claims without skipping any, so it assigns ids below those of its members. They detect
 /// that as far as possible, and an edit repairs it.
 #[test]
-fn a_central_server_behind_the_members_is_told() {
+fn a_central_server_behind_the_members_is_reported() {
     let tags = [("t", 100)];
     let fleet = Fleet::new("0", &tags);
     let mut session = fleet.members[0].session();

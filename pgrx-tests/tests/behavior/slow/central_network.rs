@@ -79,14 +79,14 @@ impl Pair {
             failure.is("55P03").details(CENTRAL);
             failure.detail.contains(detail)
         });
-        let told: (String, String) = {
+        let shown: (String, String) = {
             let row = session
                 .query_one("SELECT name, last_error FROM leaf_id.fleet", &[])
                 .unwrap();
             (row.get(0), row.get(1))
         };
-        assert_eq!(told.0, CENTRAL);
-        assert!(told.1.contains(detail), "{told:?}");
+        assert_eq!(shown.0, CENTRAL);
+        assert!(shown.1.contains(detail), "{shown:?}");
         end();
         for session in &mut left {
             session.run("SET leaf_id.refill_timeout = '60s'");
@@ -94,14 +94,14 @@ impl Pair {
         }
         assert_issued_once(ids.iter().map(|id| [*id]));
         let log = self.member.log();
-        let told = |text: &str| -> Vec<_> {
+        let logged = |text: &str| -> Vec<_> {
             log.lines()
                 .filter(|line| line.contains("leaf_id allocator") && line.contains(CENTRAL))
                 .filter_map(|line| Some(line.split_once(text)?.1.to_owned()))
                 .collect()
         };
-        assert_eq!(told("is back").len(), 1, "{log}");
-        let mut warnings = told("WARNING:");
+        assert_eq!(logged("is back").len(), 1, "{log}");
+        let mut warnings = logged("WARNING:");
         let count = warnings.len();
         warnings.sort_unstable();
         warnings.dedup();
@@ -142,7 +142,7 @@ fn while_waiting(member: &Server, act: impl FnOnce()) -> Result<(), Failure> {
 /// A server that accepts connections but does not respond is the worst case: a process that waits
 /// in libpq notices nothing else.
 #[test]
-fn a_silent_server_stalls_nobody() {
+fn a_silent_server_stalls_no_other_session() {
     let pair = Pair::new().patient_to_connect();
     let member = &pair.member;
     let mut session = member.session();
@@ -172,7 +172,7 @@ fn a_silent_server_stalls_nobody() {
 
 /// Nor does a server that never stops sending, so that no request can be sent.
 #[test]
-fn a_server_that_talks_without_end_stalls_nobody() {
+fn a_server_that_talks_without_end_stalls_no_other_session() {
     let pair = Pair::new();
     let member = &pair.member;
     let mut session = member.session();
@@ -238,8 +238,8 @@ fn a_server_that_only_refuses_is_away_until_it_claims() {
     pair.central.set("default_transaction_read_only", "off");
     session.run("SET leaf_id.refill_timeout = '60s'");
     session.next("t");
-    let told = pair.member.log().matches("is back, after").count();
-    assert_eq!(told, 1);
+    let recoveries = pair.member.log().matches("is back, after").count();
+    assert_eq!(recoveries, 1);
 }
 
 /// Even the database with a claim in flight.
@@ -416,8 +416,8 @@ fn wrong_password() {
     assert_eq!(pair.lost(), 0);
     let log = pair.member.log();
     for password in ["secret", "wrong"] {
-        let told = log.lines().find(|line| line.contains(password));
-        assert!(told.is_none(), "{told:?}");
+        let disclosed = log.lines().find(|line| line.contains(password));
+        assert!(disclosed.is_none(), "{disclosed:?}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Random histories of the explorer of rows (`src/core/tests/row_explorer`), repeated on servers.
 //!
 //! Would catch: a server that does not do what the explorer's worlds say it does, so that what these
-//! prove would hold for nobody. A step that a world refuses must fail, and any other must not; in a
-//! gapless series, rows and marks must be those of the world; no id may come twice.
+//! prove would hold for no server. A step that a world refuses must fail, and any other must not;
+//! in a gapless series, rows and marks must be those of the world; no id may come twice.
 //!
 //! A server claims more than a world does, since it claims ahead: ids of tags are not compared, and
 //! a server skips more after a promotion.

@@ -211,10 +211,10 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     };
     println!("after {} ids: {failure}", issued.len());
     failure.is("55P03").details("could not extend file");
-    let told = "SELECT last_error FROM leaf_id.tags_detail WHERE tag = 't'";
+    let last_error = "SELECT last_error FROM leaf_id.tags_detail WHERE tag = 't'";
     assert!(
         session
-            .value::<String>(told)
+            .value::<String>(last_error)
             .contains("could not extend file")
     );
     let log = server.log();
@@ -226,8 +226,8 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     let (more, took) = timed(|| session.take("t", 50));
     println!("50 ids in {took:?} when there was room");
     wait_until(LIMIT, "the end to be logged", || {
-        let told = "ids of tag \"t\" can be claimed again";
-        server.log().matches(told).count() == outages
+        let recovery = "ids of tag \"t\" can be claimed again";
+        server.log().matches(recovery).count() == outages
     });
     issued.extend(more);
     assert_issued_once([issued]);

@@ -175,11 +175,11 @@ fn committed_calls_have_the_numbers_from_1_and_none_twice() {
     }
     assert_eq!(last(&mut session), i64::try_from(rows.len()).unwrap());
     // All numbers reported to clients exist, and none was reported twice.
-    let mut told = 0;
+    let mut printed = 0;
     for (number, mark) in clients.iter().flat_map(|client| &client.printed) {
         let (_, found) = rows[usize::try_from(number - 1).unwrap()];
         assert_eq!(found, *mark, "{number} was printed");
-        told += 1;
+        printed += 1;
     }
     // The rest are those with an unknown outcome.
     let unknown: Vec<i64> = clients
@@ -190,10 +190,10 @@ fn committed_calls_have_the_numbers_from_1_and_none_twice() {
         .iter()
         .filter(|(_, mark)| unknown.contains(mark))
         .count();
-    assert_eq!(rows.len(), told + of_unknown);
+    assert_eq!(rows.len(), printed + of_unknown);
     let rolled_back: usize = clients.iter().map(|client| client.rolled_back).sum();
     println!(
-        "{} numbers: {told} printed, {of_unknown} of {} commits that nobody knew of; {rolled_back} rolled back",
+        "{} numbers: {printed} printed, {of_unknown} of {} commits with an unknown outcome; {rolled_back} rolled back",
         rows.len(),
         unknown.len()
     );

@@ -10,7 +10,7 @@ const SETTINGS: [&str; 17] = [
     "default_transaction_isolation = 'serializable'",
     "default_transaction_isolation = 'repeatable read'",
     "default_transaction_deferrable = on",
-    "role = nobody",
+    "role = unprivileged",
     "session_replication_role = replica",
     "session_replication_role = local",
     "statement_timeout = '1ms'",
@@ -29,7 +29,7 @@ const SETTINGS: [&str; 17] = [
 fn refills_go_on() {
     let server = Server::start(&[("fsync", "off")]);
     let mut admin = server.session();
-    admin.run("CREATE ROLE nobody");
+    admin.run("CREATE ROLE unprivileged");
     admin.run("CREATE DATABASE template");
     server.session_in("template").run(
         "CREATE EXTENSION leaf_id;

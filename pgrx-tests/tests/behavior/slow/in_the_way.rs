@@ -203,7 +203,7 @@ fn victims(server: &Server) -> Session {
 /// S9: tags whose server is down. Before: 54000 for every other tag of any database, until it is
 /// back.
 #[test]
-fn requests_that_nobody_answers_keep_no_slot_from_others() {
+fn requests_without_an_answer_keep_no_slot_from_others() {
     each([64, 1024], |&slots: &i32| {
         let attack = Attack::on_installed(
             Attacker::Installer,
@@ -238,7 +238,7 @@ fn requests_that_nobody_answers_keep_no_slot_from_others() {
     });
 }
 
-/// S9, without an outage: a loop over many tags. Before: everybody's tags are evicted.
+/// S9, without an outage: a loop over many tags. Before: the tags of all databases are evicted.
 #[test]
 fn a_loop_over_many_tags_evicts_those_of_its_own_database() {
     each([Attacker::Installer, Attacker::Grantee], |&by| {

@@ -199,7 +199,7 @@ fn refills_go_on_by_themselves() {
     assert!(usage.session.figure("t", cached) < i64::from(usage.rate));
     let refills = usage.session.figure("t", "refills");
     usage.central.launch();
-    wait_until(LIMIT, "a segment that nobody waits for", || {
+    wait_until(LIMIT, "a segment that no session waits for", || {
         usage.session.figure("t", "refills") > refills
     });
     assert_eq!(usage.member.log().matches("is back").count(), 1);

@@ -129,8 +129,8 @@ fn away_longer_than_the_lease() {
     assert_in_order(asking.calls());
     // Each change was logged once.
     let log = server.log();
-    let told = log.lines().filter(|line| line.contains("WARNING")).count();
-    assert!((2..=10).contains(&told), "told {told} times");
+    let warnings = log.lines().filter(|line| line.contains("WARNING")).count();
+    assert!((2..=10).contains(&warnings), "{warnings} warnings");
 }
 
 /// The file is used until the end of its lease, but no longer.

@@ -71,9 +71,9 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     // ... or by its last answer, if its renewal or its worker id was lost.
     stale.copied().claim(&mut session).is("held");
     a.renew(&mut session).is("lost");
-    let told = a.reserved_until_ms.unwrap();
+    let reserved = a.reserved_until_ms.unwrap();
     let answer = a.claim(&mut session);
-    assert!(answer.reserved_until_ms.unwrap() >= told, "{answer:?}");
+    assert!(answer.reserved_until_ms.unwrap() >= reserved, "{answer:?}");
     assert_eq!(answer.id(), 0);
     assert_eq!(a.renew(&mut session).id(), 0);
     stale.clone().claim(&mut session).is("held");
@@ -103,7 +103,7 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
 
 /// The monotonic clock from before a restart is meaningless.
 #[test]
-fn a_restart_within_that_time_begins_it_anew() {
+fn a_restart_within_that_time_begins_it_again() {
     let (primary, standby) = pair();
     let terms = Terms {
         lease_ms: 4000,

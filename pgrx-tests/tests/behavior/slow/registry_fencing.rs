@@ -1,4 +1,4 @@
-//! Would catch: a server that continues to issue ids with a worker id reassigned meanwhile: because
+//! Would catch: a server that continues to issue ids with a worker id that was reassigned: because
 //! it was stopped for longer than its lease, as a whole or in part, whatever its clock shows on
 //! resume; or because it is a copy of the holder.
 
@@ -144,7 +144,7 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
 /// Only the lease prevents ids: the reservation includes the current time by the clock that was set
 /// back, and no launcher is running to close the generator.
 #[test]
-fn a_frozen_launcher_with_the_clock_set_back_lets_nobody_issue() {
+fn a_frozen_launcher_with_the_clock_set_back_lets_no_session_issue() {
     let registry = Registry::start();
     let servers = pair(&registry, || {
         registry.member_with_clock("first", 0, &IMPATIENT)
@@ -168,7 +168,7 @@ fn a_frozen_launcher_with_the_clock_set_back_lets_nobody_issue() {
 
 /// Sessions detect the end of the lease by themselves, by the monotonic clock.
 #[test]
-fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
+fn a_frozen_launcher_stops_no_other_server_and_lets_no_session_issue_without_a_lease() {
     let registry = Registry::start();
     let servers = pair(&registry, || registry.member_with("first", &IMPATIENT));
     ask_both(&servers, 4, |asking| {

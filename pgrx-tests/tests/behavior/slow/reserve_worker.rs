@@ -286,7 +286,7 @@ fn it_is_back_whatever_ends_it() {
     let mut ids = Vec::new();
     for _ in 0..5 {
         // A spare requested at its exit makes it serve again.
-        wait_until(LIMIT, "it to serve nobody", || {
+        wait_until(LIMIT, "it to serve no database", || {
             let pid = serving(&mut admin, "a");
             if let Some(pid) = pid {
                 admin.run(&format!("SELECT pg_terminate_backend({pid})"));
@@ -469,7 +469,7 @@ fn a_database_that_is_gone_or_locked_when_it_comes_ends_it_once() {
     tell(&format!("after a dropped database: {took:?}, {ended} ends"));
     assert!(ended < 10, "{ended} ends");
     let gone = server.log().matches("does not exist").count();
-    assert_eq!(gone, 1, "told once");
+    assert_eq!(gone, 1, "logged once");
 
     // The database is locked for long, as by CREATE DATABASE TEMPLATE: after the assignment, ...
     let timeouts = || server.log().matches("due to lock timeout").count();
@@ -500,7 +500,7 @@ fn a_database_that_is_gone_or_locked_when_it_comes_ends_it_once() {
 
 /// A session that waits for its turn too long gets the reason.
 #[test]
-fn a_busy_one_is_told() {
+fn a_busy_one_is_reported() {
     let server = server_with(&["a", "b"], &[STAYS]);
     let hogs = Hogs::start(&server);
     server.session_in("a").take("t", 300);
@@ -529,7 +529,7 @@ fn a_claim_that_hangs_does_not_hold_up_the_lease() {
     create_database(&server, "d");
     let worker_id = worker_of(server.session().next_snowflake());
     let hogs = Hogs::start(&server);
-    server.set("synchronous_standby_names", "nobody");
+    server.set("synchronous_standby_names", "absent");
     let impatient = || {
         let mut session = server.session_in("d");
         session.run("SET leaf_id.refill_timeout = '300ms'");

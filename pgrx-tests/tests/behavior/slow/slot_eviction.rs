@@ -128,7 +128,7 @@ fn a_slot_changes_hands_under_a_held_request() {
 
 /// The same while a source server has not answered.
 #[test]
-fn an_answer_that_comes_too_late_is_nobodys() {
+fn an_answer_that_comes_too_late_is_discarded() {
     let fleet = Fleet::new(1, &[("leaf_id.max_tags", "1"), ("fsync", "off")]);
     fleet.create_tag("sourced", 1000, 1000);
     let mut session = fleet.members[0].session();

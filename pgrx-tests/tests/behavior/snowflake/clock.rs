@@ -293,7 +293,7 @@ fn a_clock_set_back_after_a_crash_repeats_nothing() {
 }
 
 /// The only solution if the clock was an hour ahead: another worker id.
-fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &mut Vec<i64>) {
+fn start_again_with_worker_2(server: &Server, before_the_reset: Duration, ids: &mut Vec<i64>) {
     let reset = "SELECT leaf_id.leaf_snowflake_reset(now())";
     let mut session = server.session();
     session
@@ -347,7 +347,7 @@ fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
     }
     clock.set(0);
     // Either the launcher or the reset notices the new worker id first.
-    start_anew_with_worker_2(&server, Duration::from_millis(300), &mut ids);
+    start_again_with_worker_2(&server, Duration::from_millis(300), &mut ids);
     for restart in [Server::restart, Server::crash] {
         restart(&server);
         let id = server.session().next_snowflake();
@@ -391,7 +391,7 @@ fn after_an_hour_ahead_and_a_restart_the_way_out_is_the_same() {
         stop(&server);
         clock.set(0);
         server.launch();
-        start_anew_with_worker_2(&server, Duration::ZERO, &mut ids);
+        start_again_with_worker_2(&server, Duration::ZERO, &mut ids);
         assert_all_different(ids);
     }
 }

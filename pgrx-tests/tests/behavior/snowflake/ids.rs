@@ -163,7 +163,7 @@ fn after_a_clean_restart_ids_come_at_once_and_larger() {
 
 /// A crash never leaves more than the max lead to wait for.
 #[test]
-fn a_long_reservation_keeps_nobody_waiting() {
+fn a_long_reservation_keeps_no_session_waiting() {
     let server = server_with_reservation("1min");
     let mut ids = vec![next(&mut server.session())];
     server.crash();

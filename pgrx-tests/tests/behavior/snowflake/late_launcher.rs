@@ -62,7 +62,7 @@ fn tags_with_a_running_allocator_go_on() {
 }
 
 #[test]
-fn a_database_without_an_allocator_is_told_in_time_and_served_later() {
+fn a_database_without_an_allocator_is_refused_in_time_and_served_later() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.create_tag("t");
@@ -171,7 +171,7 @@ fn a_worker_id_set_while_it_is_late_takes_effect_later() {
 /// A caller that renews the reservation may be terminated in the middle, or find the disk full; the
 /// next one retries.
 #[test]
-fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
+fn callers_that_are_ended_while_they_renew_hold_up_no_other_session() {
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "5"),
         ("leaf_id.timestamp_reservation", "100ms"),

@@ -210,8 +210,8 @@ fn the_table_is_maintained() {
                 "REINDEX TABLE leaf_id.leaf_alloc",
                 "REINDEX TABLE CONCURRENTLY leaf_id.leaf_alloc",
                 "CLUSTER leaf_id.leaf_alloc USING leaf_alloc_pkey",
-                "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN owner text DEFAULT 'nobody'",
-                "UPDATE leaf_id.leaf_alloc SET owner = 'somebody'",
+                "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN owner text DEFAULT 'none'",
+                "UPDATE leaf_id.leaf_alloc SET owner = 'app'",
                 "ALTER TABLE leaf_id.leaf_alloc DROP COLUMN owner",
                 "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STORAGE EXTERNAL",
                 "UPDATE leaf_id.leaf_alloc SET description = repeat('long ', 100000)",
@@ -229,7 +229,7 @@ fn the_table_is_maintained() {
 
 /// A range must fit in a segment. If it no longer can, the error is immediate.
 #[test]
-fn a_max_step_that_is_lowered_is_told_to_ranges() {
+fn a_max_step_that_is_lowered_is_reported_to_ranges() {
     let server = server_with_t();
     let drawn = edit_under_load(
         &server,

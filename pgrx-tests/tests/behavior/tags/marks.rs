@@ -1,5 +1,5 @@
 //! Would catch: an id of a name issued twice because its row or its mark was set back, or the row
-//! was dropped, renamed, reset or restored meanwhile (I3). The rules and their shortest
+//! was dropped, renamed, reset or restored since then (I3). The rules and their shortest
 //! counterexamples are in src/core/tests/row_explorer.rs.
 
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'a'");
     ids.extend(session.take("b", 100));
     assert_issued_once([ids]);
-    // Release, with ids cached that another session takes meanwhile.
+    // Release, with ids cached that another session takes concurrently.
     session.run("SELECT leaf_tag_create('r', step => 20, max_step => 20); CREATE TABLE r (id bigint DEFAULT leaf_segment_next('r'))");
     session.keep_copy(table);
     let mut ids = session.take("r", 99);

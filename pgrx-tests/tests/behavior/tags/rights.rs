@@ -70,7 +70,7 @@ fn a_prepared_statement_and_a_cached_slot_notice() {
     app.run("ROLLBACK");
 }
 
-/// Would catch: callers who are taken for one another, or for everybody, where there are more of
+/// Would catch: callers who are taken for one another, or for PUBLIC, where there are more of
 /// them than a session's cache has numbers for.
 #[test]
 fn a_session_of_many_roles_takes_none_for_another() {
@@ -98,7 +98,7 @@ fn a_session_of_many_roles_takes_none_for_another() {
 
 /// Would catch: a role without rights that drops other roles' cached ids.
 #[test]
-fn a_role_without_the_right_evicts_nobody() {
+fn a_role_without_the_right_evicts_no_tag() {
     let server = Server::with_leaf_id(&[("leaf_id.max_tags", "4")]);
     let mut admin = server.session();
     admin.run(

@@ -85,8 +85,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
         "grant and revoke a tag" => (
             "",
             &[
-                "SELECT leaf_tag_grant('t', 'nobody')",
-                "SELECT leaf_tag_revoke('t', 'nobody')",
+                "SELECT leaf_tag_grant('t', 'grantee')",
+                "SELECT leaf_tag_revoke('t', 'grantee')",
             ],
         ),
         "read `leaf_alloc`" => ("", &["SELECT * FROM leaf_id.leaf_alloc"]),
@@ -130,18 +130,18 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &[
                 // Without a grant option PostgreSQL only warns.
                 "DO $$ BEGIN
-                     GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO nobody;
-                     IF NOT has_table_privilege('nobody', 'leaf_id.leaf_alloc', 'DELETE') THEN
+                     GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO grantee;
+                     IF NOT has_table_privilege('grantee', 'leaf_id.leaf_alloc', 'DELETE') THEN
                          RAISE insufficient_privilege;
                      END IF;
-                     REVOKE SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc FROM nobody;
+                     REVOKE SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc FROM grantee;
                  END $$",
                 "DO $$ BEGIN
-                     GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO nobody;
-                     IF NOT has_function_privilege('nobody', 'leaf_id.leaf_claim(internal, integer)', 'EXECUTE') THEN
+                     GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO grantee;
+                     IF NOT has_function_privilege('grantee', 'leaf_id.leaf_claim(internal, integer)', 'EXECUTE') THEN
                          RAISE insufficient_privilege;
                      END IF;
-                     REVOKE EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease FROM nobody;
+                     REVOKE EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease FROM grantee;
                  END $$",
             ],
         ),
@@ -232,7 +232,7 @@ fn each_role_may_do_what_security_md_says() {
     let mut admin = server.session();
     admin.run(
         "CREATE ROLE owner LOGIN; CREATE ROLE manager LOGIN; CREATE ROLE member LOGIN;
-         CREATE ROLE monitor LOGIN; CREATE ROLE alice LOGIN; CREATE ROLE nobody;
+         CREATE ROLE monitor LOGIN; CREATE ROLE alice LOGIN; CREATE ROLE grantee;
          GRANT pg_monitor TO monitor",
     );
     admin.run("CREATE DATABASE app OWNER owner");

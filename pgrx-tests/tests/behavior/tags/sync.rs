@@ -133,13 +133,13 @@ fn a_sourced_tag_is_raised_where_it_comes_from() {
     session.run("INSERT INTO t DEFAULT VALUES");
     assert_eq!(rows(&mut session, "leaf_sync()"), ["t t id 1 2 2 none"]);
     session.run("INSERT INTO t VALUES (5000)");
-    let told = rows(&mut session, "leaf_sync()");
+    let synced = rows(&mut session, "leaf_sync()");
     assert!(
-        told.len() == 1
-            && told[0].starts_with("t t id 5000 2 2 skip [its ids come from server")
-            && told[0]
+        synced.len() == 1
+            && synced[0].starts_with("t t id 5000 2 2 skip [its ids come from server")
+            && synced[0]
                 .ends_with("if max_id is less than 5001 there, raise it to that, and then here]"),
-        "{told:#?}"
+        "{synced:#?}"
     );
     for mut server in [fleet.central.session(), fleet.members[0].session()] {
         server.run("UPDATE leaf_id.leaf_alloc SET max_id = 5001");
@@ -150,9 +150,9 @@ fn a_sourced_tag_is_raised_where_it_comes_from() {
         ["t t id 5000 5002 5002 none"]
     );
     session.run("INSERT INTO t VALUES (9223372036854775807)");
-    let told = rows(&mut session, "leaf_sync()");
+    let synced = rows(&mut session, "leaf_sync()");
     let end = "skip [max_value (9223372036854775806) leaves no id above 9223372036854775807]";
-    assert!(told.len() == 1 && told[0].ends_with(end), "{told:#?}");
+    assert!(synced.len() == 1 && synced[0].ends_with(end), "{synced:#?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::sync::{rows, server_with_orders};
 
 #[test]
-fn what_another_session_keeps_is_told() {
+fn what_another_session_keeps_is_reported() {
     let (server, mut admin) = server_with_orders();
     admin.run(
         "CREATE TABLE secret (id bigint DEFAULT leaf_segment_next('orders'), n int);
@@ -24,11 +24,12 @@ fn what_another_session_keeps_is_told() {
         ]
     );
     other.run("COMMIT");
-    let told = rows(&mut admin, "leaf_sync()");
+    let synced = rows(&mut admin, "leaf_sync()");
     assert!(
-        told.iter()
+        synced
+            .iter()
             .any(|row| row.ends_with("mine id skip [it is a temporary table of another session]")),
-        "{told:#?}"
+        "{synced:#?}"
     );
     assert_eq!(admin.next("p"), 6);
 }

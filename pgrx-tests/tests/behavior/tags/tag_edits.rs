@@ -26,7 +26,7 @@ fn server_with_t_in_use() -> (Server, Session, Session) {
 }
 
 /// Checks that a call fails with 55000 and a hint, without waiting.
-fn assert_told_to_commit(session: &mut Session, tag: &str) {
+fn assert_must_commit(session: &mut Session, tag: &str) {
     let refused = promptly(|| session.try_next(tag)).unwrap_err();
     refused.is("55000").says(tag).hints("ommit");
 }
@@ -203,7 +203,7 @@ fn more_edits_than_are_remembered_are_all_noticed() {
          UPDATE leaf_id.leaf_alloc SET max_id = 1000000 WHERE biz_tag <> 'bystander'",
     );
     a.run("SAVEPOINT s");
-    assert_told_to_commit(&mut a, "t");
+    assert_must_commit(&mut a, "t");
     a.run("ROLLBACK TO s");
     assert_eq!(b.next("t"), 7, "nothing is committed");
     a.run("COMMIT");

@@ -26,7 +26,7 @@ pub(super) trait Happening: Copy + Debug + Ord + 'static {
     /// True if it takes milliseconds, and leaves no server without ids.
     fn is_cheap(self) -> bool;
 
-    /// Time limit for the next id of each kind after it, unless another event begins meanwhile.
+    /// Time limit for the next id of each kind after it, unless another event begins before.
     fn recovers(self) -> Duration;
 
     /// Ids it may lose.

@@ -505,7 +505,7 @@ impl Driver<'_, Fleet<'_>> {
         let call = || Ok(IdRange::of(&session.try_column(&sql)?));
         let caller = self.caller(number);
         let called = self.history.call(caller, source, "by the driver", 1, call);
-        called.expect("an id of a tag created anew");
+        called.expect("an id of a tag created again");
     }
 
     /// A copy of a member runs for a while, and takes ids like the member.

@@ -398,7 +398,7 @@ impl Driver<'_, OneServer<'_>> {
 
     fn pause_worker(&mut self, which: &str) {
         let pid = awaited_worker(&mut self.subject.server.session(), which);
-        // It may hold a lock that every statement needs, so run no statement meanwhile.
+        // It may hold a lock that every statement needs, so run no statement until it resumes.
         let paused = self.subject.server.pause(pid);
         self.pass(50..800);
         drop(paused);
@@ -560,8 +560,8 @@ impl Driver<'_, OneServer<'_>> {
         }
     }
 
-    /// A reset that cannot write the file, nor can the launcher meanwhile. Ids go on as if nobody
-    /// had tried.
+    /// A reset that cannot write the file, nor can the launcher at that time. Ids go on as
+    /// if it had not been called.
     fn fail_reset(&mut self) {
         let mut session = self.session_that_may_reset();
         let ms = self.random.random_range(RESET_MS);

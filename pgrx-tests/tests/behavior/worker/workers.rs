@@ -39,7 +39,7 @@ fn without_the_extension_there_is_only_the_launcher() {
 }
 
 #[test]
-fn an_extension_nobody_uses_has_no_allocator() {
+fn an_extension_that_is_not_used_has_no_allocator() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.create_tag("t");
@@ -137,7 +137,7 @@ fn a_canceled_allocator_serves_on() {
 }
 
 #[test]
-fn want_of_worker_slots_is_told() {
+fn want_of_worker_slots_is_reported() {
     // One slot is the launcher's, the other that of logical replication: the reserve worker has
     // none.
     let server = Server::with_leaf_id(&[("max_worker_processes", "2")]);

@@ -76,7 +76,7 @@ fn workers_that_are_terminated_at_rest_come_back() {
 
 /// Every id needs a claim, so the allocator always has a request.
 #[test]
-fn an_allocator_that_never_rests_ends_when_it_is_told() {
+fn an_allocator_that_never_rests_ends_when_it_is_terminated() {
     let server = Server::with_leaf_id(&[]);
     let mut admin = server.session();
     for tag in 0..SESSIONS {
@@ -110,7 +110,7 @@ fn an_allocator_that_never_rests_ends_when_it_is_told() {
 }
 
 #[test]
-fn workers_that_are_terminated_or_canceled_under_load_disturb_nobody() {
+fn workers_that_are_terminated_or_canceled_under_load_disturb_no_session() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "100ms")]);
     let mut admin = server.session();
     admin.run("SELECT leaf_tag_create('t', step => 10, max_step => 100)");

@@ -63,7 +63,7 @@ pub fn wait_latch(latch: *const pg_sys::Latch, or: impl Fn() -> bool) {
     step();
 }
 
-/// Sleeps until this holds. Who makes it hold wakes the sleepers. Nobody else wakes anybody, so a
+/// Sleeps until this holds. The thread that makes it hold wakes the sleepers. No other does, so a
 /// wake that is lost is a deadlock, which shuttle reports.
 pub fn sleep_until(holds: impl Fn() -> bool) {
     step();
@@ -93,7 +93,7 @@ pub mod pg_sys {
 
     use super::{Line, MEMORY, SERVER, step, wake_sleepers};
 
-    const EVERYBODY: usize = 1 << 16;
+    const ALL_PERMITS: usize = 1 << 16;
 
     /// Shared holders have one permit of the semaphore, the exclusive one has all.
     pub struct LWLock {
@@ -117,7 +117,7 @@ pub mod pg_sys {
         // SAFETY: a lock of this schedule.
         let lock = unsafe { &*lock };
         let exclusive = mode == LWLockMode::LW_EXCLUSIVE;
-        let permits = if exclusive { EVERYBODY } else { 1 };
+        let permits = if exclusive { ALL_PERMITS } else { 1 };
         let _ = lock.permits.acquire_blocking(permits);
         lock.exclusive.set(exclusive);
     }
@@ -126,13 +126,13 @@ pub mod pg_sys {
         // SAFETY: a lock of this schedule.
         let lock = unsafe { &*lock };
         lock.permits
-            .release(if lock.exclusive.get() { EVERYBODY } else { 1 });
+            .release(if lock.exclusive.get() { ALL_PERMITS } else { 1 });
     }
 
     pub unsafe fn RequestNamedLWLockTranche(_name: *const c_char, locks: c_int) {
         let lock = |_| LWLockPadded {
             lock: LWLock {
-                permits: BatchSemaphore::new(EVERYBODY, Fairness::Unfair),
+                permits: BatchSemaphore::new(ALL_PERMITS, Fairness::Unfair),
                 exclusive: Cell::new(false),
             },
         };
