@@ -34,7 +34,7 @@ if [ "${1:-}" = all ]; then
         [ -f "$mark" ] || continue
         name=${mark#"$TARGET/"}
         made=$TARGET/${name%%/*}
-        if [ -O "$made" ]; then rm -rf "$made"; else note "$made stays: it belongs to somebody else"; fi
+        if [ -O "$made" ]; then rm -rf "$made"; else note "$made stays: another user owns it"; fi
     done
     if [ -f "$TARGET/results/tests.tsv" ]; then
         rm "$TARGET/results/tests.tsv"

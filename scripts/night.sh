@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # night.sh [SECONDS [VERSION...]]: everything random, and docs/night.md with what it has met. SECONDS
 # (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
-# one to develop with, and 18-assert, which is left out where its sources cannot be had. Long
+# one to develop with, and 18-assert, which is left out where its sources are not available. Long
 # explorations, loom and shuttle run beside it, at the lowest priority: they compute, and wait for
 # nothing. Then histories of the explorer of rows on each version and statements of hostile roles,
 # beside allocations that fail. After an hour or more of torture, each branch that is marked by

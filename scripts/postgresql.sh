@@ -63,7 +63,7 @@ build() {
     *) options+=(CFLAGS=-O2) ;;
     esac
     rm -rf "$tree" "$prefix"
-    # At once, so that it is nobody else's when make installs into it.
+    # At once, so that no other user owns it when make installs into it.
     mkdir -p "$tree" "$(dirname "$prefix")"
     mkdir "$prefix"
     tar -xf "$work/postgresql-$major"_*.orig.tar.* -C "$tree" --strip-components=1
@@ -94,13 +94,13 @@ logged() {
 make_it() {
     local status log=$TARGET/postgresql-$version.log
     if [ -f "$prefix/complete" ] && [ -d "$prefix/regress" ]; then return; fi
-    [ ! -e "$prefix" ] || [ -O "$prefix" ] || die "$prefix belongs to somebody else"
+    [ ! -e "$prefix" ] || [ -O "$prefix" ] || die "$prefix is owned by another user"
     say "Building PostgreSQL $version from source (about three minutes, once; see $log)"
     mkdir -p "$work"
     : >"$log"
     logged download
     if [ $status -ne 0 ]; then
-        printf 'error: PostgreSQL %s cannot be had here\n' "$version" >&2
+        printf 'error: PostgreSQL %s is not available here\n' "$version" >&2
         exit $UNAVAILABLE
     fi
     logged build

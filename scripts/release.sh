@@ -37,7 +37,7 @@ is_clean() { [ -z "$(git status --porcelain)" ]; }
 is_new() { ! git rev-parse --verify --quiet "refs/tags/v$version"; }
 is_dated() { grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$" CHANGELOG.md; }
 is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
-is_told() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
+is_stated() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
 is_locked() { cargo fetch --locked; }
 
 # State of the sources to be released. A trial may have uncommitted changes.
@@ -46,7 +46,7 @@ state() {
     git status --porcelain
     git diff HEAD
 }
-# A run takes an hour, during which somebody may work in this checkout.
+# A run takes an hour, during which this checkout may be worked in.
 is_unchanged() { [ "$(state)" = "$begun_with" ] || die "the sources have changed since this began"; }
 
 # Section of CHANGELOG.md about this version.
@@ -59,7 +59,7 @@ say "Is version $version ready?"
 need 'everything is committed' is_clean
 need "there is no tag v$version" is_new
 need "CHANGELOG.md has a date for $version" is_dated
-need 'README.md does not say that nothing is released' is_told
+need 'README.md does not say that nothing is released' is_stated
 need "the script of $version is frozen: scripts/released.sh freeze" is_frozen
 need 'Cargo.lock is what Cargo.toml asks for' is_locked
 [ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
@@ -71,7 +71,7 @@ command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install c
 if cargo deny fetch db >/dev/null 2>&1; then
     need 'there is no advisory about what is compiled in' cargo deny --workspace check --disable-fetch advisories
 else
-    unchecked+=('advisories about what is compiled in were NOT CHECKED: their database cannot be had here')
+    unchecked+=('advisories about what is compiled in were NOT CHECKED: their database is not available here')
 fi
 if [ -n "$trial" ]; then
     unready+=('the tests were run')

@@ -118,11 +118,11 @@ need_copy() {
     mapfile -t marks < <(marks)
     from=$(stat -c '%n %s %Y' "${marks[@]}")
     if [ -f "$PG_COPY_STAMP" ] && [ "$(cat "$PG_COPY_STAMP")" = "$from" ]; then
-        [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
+        [ -O "$PG_PREFIX" ] || die "$PG_PREFIX is owned by another user"
         return
     fi
     say "Copying PostgreSQL $PG_MAJOR${PG_FROM:+ of $PG_FROM} to $PG_PREFIX"
-    [ ! -e "$PG_PREFIX" ] || [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
+    [ ! -e "$PG_PREFIX" ] || [ -O "$PG_PREFIX" ] || die "$PG_PREFIX is owned by another user"
     new=$PG_PREFIX.new
     rm -rf "$new"
     mkdir "$new"

@@ -55,7 +55,7 @@ had() {
     shift
     "$@" </dev/null 9>&- || status=$?
     [ $status -ne 124 ] || skip "$what: does not come in time"
-    [ $status -eq 0 ] || skip "$what cannot be had"
+    [ $status -eq 0 ] || skip "$what is not available"
 }
 
 # once WHAT COMMAND...: like had, unless the same command has already succeeded here.
@@ -83,7 +83,7 @@ debian() {
 
 # Package lists are fetched, or fail, once for all clients of a run.
 apt() {
-    # There is nobody to enter a password.
+    # No password can be entered.
     local status=0 root=() install=(install --yes --no-install-recommends "$@")
     is_root || root=(sudo -n)
     # With SYSTEMD_OFFLINE, systemd does not start a package's service (it is enabled, and starts

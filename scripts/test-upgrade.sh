@@ -27,8 +27,8 @@ else
 fi
 [ "$("$old_bin/postgres" --version)" != "$("$new_bin/postgres" --version)" ] || die "both are one PostgreSQL"
 
-# Of the server's user alone, since the servers trust everybody; what this script writes is in another
-# one, which that user cannot change.
+# Of the server's user alone, since the servers trust all local users; what this script writes is
+# in another one, which that user cannot change.
 dir=$(mktemp -d /tmp/leaf_id-upgrade.XXXXXX)
 ! is_root || chown "$SERVER_USER" "$dir"
 own=$(mktemp -d /tmp/leaf_id-upgrade.XXXXXX)

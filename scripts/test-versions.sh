@@ -20,7 +20,7 @@ on() {
     say "PostgreSQL $version"
     pg_config=$("$ROOT/scripts/postgresql.sh" "$version") || status=$?
     if [ $status -eq $UNAVAILABLE ]; then
-        printf '\n!!! PostgreSQL %s cannot be had here: NOT TESTED on it\n\n' "$version" >&2
+        printf '\n!!! PostgreSQL %s is not available here: NOT TESTED on it\n\n' "$version" >&2
         result='NOT TESTED'
         missing=1
     elif [ $status -ne 0 ] || ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" "$@"; then

@@ -60,7 +60,7 @@ add() {
 # For a crate without a license file: the text without a name, which many crates have. The list
 # contains the names.
 mit=$(source_of serde "$(sed -n 's/^serde|\(.*\)|.*/\1/p' "$scratch/crates")")/LICENSE-MIT
-if grep -qi 'copyright (c)' "$mit"; then die "serde's text of MIT names somebody"; fi
+if grep -qi 'copyright (c)' "$mit"; then die "serde's text of MIT names a holder"; fi
 
 cat <<END
 leaf_id.so is licensed as LICENSE says, and contains the following, by the authors in

@@ -22,7 +22,7 @@ CREATE TABLE shop.order_lines (
     product  text NOT NULL,
     quantity int NOT NULL
 );
--- Ids that left in transactions that were rolled back: nobody may get them again.
+-- Ids that left in transactions that were rolled back: they must not be issued again.
 CREATE TABLE shop.rolled_back (
     order_id bigint NOT NULL,
     line_ids bigint[] NOT NULL

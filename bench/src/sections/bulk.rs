@@ -56,7 +56,7 @@ pub fn measure(options: &Options, section: &mut Section) {
     session.run(&format!("COPY source TO '{file}'"));
     section.say(format!(
         "{} rows of (id DEFAULT, payload integer) into a new table, after a CHECKPOINT. COPY reads a \
-         file on the server. WAL is all that is written meanwhile.",
+         file on the server. WAL is all that is written during the COPY.",
         number(f64::from(rows), 0)
     ));
 
