@@ -54,9 +54,9 @@ static MARKS: Shape = Shape::new(
 const MAX: i64 = i64::MAX - 1;
 
 /// Value of [`TAKEN_BY`] if no number was taken. Subtransaction ids start at 1.
-const NOBODY: u32 = u32::MAX;
+const NO_SUBTRANSACTION: u32 = u32::MAX;
 /// The lowest subtransaction that has taken a number.
-static TAKEN_BY: AtomicU32 = AtomicU32::new(NOBODY);
+static TAKEN_BY: AtomicU32 = AtomicU32::new(NO_SUBTRANSACTION);
 
 static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
     transaction: on_transaction,
@@ -132,13 +132,13 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
 }
 
 fn on_transaction(event: TransactionEvent) {
-    let taken = TAKEN_BY.load(Ordering::Relaxed) != NOBODY;
+    let taken = TAKEN_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
     match event {
         TransactionEvent::PreCommit if taken => pg::commit_synchronously(),
         TransactionEvent::PrePrepare if taken => Failure::Gapless(GaplessError::Prepared).raise(),
         TransactionEvent::PreCommit | TransactionEvent::PrePrepare => {}
         TransactionEvent::Commit | TransactionEvent::Abort => {
-            TAKEN_BY.store(NOBODY, Ordering::Relaxed);
+            TAKEN_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed);
         }
     }
 }
@@ -148,10 +148,10 @@ fn on_subtransaction(number: u32, event: SubtransactionEvent) {
         return;
     }
     match event {
-        SubtransactionEvent::Abort => TAKEN_BY.store(NOBODY, Ordering::Relaxed),
+        SubtransactionEvent::Abort => TAKEN_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed),
         SubtransactionEvent::Commit { parent } => {
             // Either nothing was taken, or by this subtransaction and its children.
-            let taken = TAKEN_BY.load(Ordering::Relaxed) != NOBODY;
+            let taken = TAKEN_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
             if taken {
                 TAKEN_BY.store(parent, Ordering::Relaxed);
             }

@@ -55,7 +55,7 @@ pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
     call, caller_may_execute, check_call, check_execute, extension_function, find_function,
-    function, is_everybodys, names_argument,
+    function, names_argument, public_may_execute,
 };
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};

@@ -43,7 +43,7 @@ unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> p
         return guarded(leaf_segment_next_wrapper, fcinfo);
     };
     // A few loads and one atomic addition.
-    if let Some(slot_ref) = site.everybodys() {
+    if let Some(slot_ref) = site.public() {
         return take(slot_ref, fcinfo);
     }
     if site.is_constant() {

@@ -1,8 +1,8 @@
 //! Functions for other servers, which call them as text search parsers.
 //!
-//! A parser is called by its oid, so a call names nothing but `pg_catalog.ts_parse`, and nobody can
-//! put another object in the place of a name. Only superusers create parsers. The message is the
-//! text to parse, and the answer its only token.
+//! A parser is called by its oid, so a call names nothing but `pg_catalog.ts_parse`, and no role
+//! can put another object in the place of a name. Only superusers create parsers. The message is
+//! the text to parse, and the answer its only token.
 
 use core::ffi::{CStr, c_char, c_int};
 

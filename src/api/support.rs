@@ -55,8 +55,9 @@ fn twin(call: LoneCall<'_>) -> Option<u32> {
     let function = call.function();
     // The executor checks EXECUTE on the twin. EXECUTE on the original function is checked here, as
     // early as the executor would, and again by the twin in case a plan outlives its role.
-    let stands_for_it =
-        stands_for(twin, function) && pg::is_everybodys(twin) && pg::caller_may_execute(function);
+    let stands_for_it = stands_for(twin, function)
+        && pg::public_may_execute(twin)
+        && pg::caller_may_execute(function);
     stands_for_it.then_some(twin)
 }
 

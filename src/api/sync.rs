@@ -1,5 +1,5 @@
 //! Helpers of `leaf_sync`, `leaf_check` and `leaf_adopt` that SQL cannot provide. All run with the
-//! caller's rights and check them. They are in schema leaf_id, which nobody else can rename, so
+//! caller's rights and check them. They are in schema leaf_id, which no other role can rename, so
 //! PL/pgSQL calls them by name.
 
 use pgrx::prelude::*;

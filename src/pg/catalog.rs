@@ -90,7 +90,7 @@ pub fn function_name(function: &str) -> String {
         None
     };
     // SAFETY: in a transaction, as there is a schema. The list and the name are palloc'ed; the name
-    // is null if the schema was dropped meanwhile.
+    // is null if the schema was dropped concurrently.
     let name = schema.and_then(|schema| unsafe {
         if pg_sys::list_member_oid(pg_sys::fetch_search_path(false), schema) {
             return None;

@@ -33,7 +33,7 @@ impl Waiting {
     /// Sleeps until a broadcast, at most `ms`. Raises an error on cancel or terminate.
     pub fn sleep(&self, ms: i64, event: WaitEvent) {
         let ms = ms.clamp(1, 60_000);
-        // SAFETY: a valid variable; see `new`. If the queue was left meanwhile, PostgreSQL rejoins
+        // SAFETY: a valid variable; see `new`. If the queue was left since then, PostgreSQL rejoins
         // it instead of sleeping.
         unsafe {
             pg_sys::ConditionVariableTimedSleep(self.0.0, ms as core::ffi::c_long, event.number());

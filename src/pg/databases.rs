@@ -2,7 +2,7 @@
 //!
 //! DROP DATABASE calls the hook before its checks, and may still fail: the oid is only recorded,
 //! and reported once the transaction has committed. CREATE DATABASE calls the hook when the row is
-//! written and nobody can connect yet.
+//! written and no session can connect yet.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -11,7 +11,7 @@ use super::datum::{Text, oid_value};
 const LONGEST_NAME: usize = 128;
 
 /// Length of the longest expression that is read, as stored. A longer one is no call with a tag, and
-/// could use up the stack or the memory of whoever looks at all columns.
+/// could use up the stack or the memory of a session that looks at all columns.
 const LONGEST: usize = 16 * 1024;
 
 /// An expression read from a catalog.

@@ -94,7 +94,7 @@ fn find_in(schema: pg_sys::Oid, name: &CStr, arguments: &[pg_sys::Oid]) -> Optio
 }
 
 /// True if PUBLIC may execute a function.
-pub fn is_everybodys(function: u32) -> bool {
+pub fn public_may_execute(function: u32) -> bool {
     aclcheck(function, pg_sys::Oid::from(pg_sys::ACL_ID_PUBLIC)) == pg_sys::AclResult::ACLCHECK_OK
 }
 

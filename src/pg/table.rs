@@ -8,7 +8,7 @@
 //! In return, the table must be as created by the extension's script: see [`shape::Shape`].
 //!
 //! A new snapshot is taken for each read, after the table is locked: an older one would miss the
-//! rows of a table that was rewritten meanwhile.
+//! rows of a table that was rewritten concurrently.
 //!
 //! * [`shape`]: expected definition of a table. [`check`]: verification of it.
 //! * [`open`]: opening and locking. [`scan`]: reading rows. [`write`](mod@write): locking and

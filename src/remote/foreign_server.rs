@@ -41,8 +41,8 @@ pub struct Destination {
 }
 
 /// Looks up a foreign server, in a transaction. The user mapping is that of its owner, who has put
-/// it there for this server; nobody else's is used. PostgreSQL raises its own error if the server,
-/// or a mapping for its owner or PUBLIC, does not exist.
+/// it there for this server; no other role's is used. PostgreSQL raises its own error if the
+/// server, or a mapping for its owner or PUBLIC, does not exist.
 ///
 /// # Errors
 /// The mapping lacks a required password.

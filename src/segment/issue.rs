@@ -3,7 +3,7 @@
 //! | call | tag | handled by |
 //! | --- | --- | --- |
 //! | `api/fmgr` | a constant of the query | its entry, inline |
-//! | | the same, but the tag is not everybody's | `at_call_site`: the caller as well |
+//! | | the same, but not all roles may issue its ids | `at_call_site`: the caller as well |
 //! | | any other tag | `cached`, by [`known_slot`] |
 //! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any tag in the slot cache | [`take`] |
 //! | | all others | [`wait::take`]: looks up the slot, waits for a segment |
@@ -24,8 +24,8 @@ use super::wait;
 #[derive(Clone, Copy)]
 pub struct CallSite {
     is_constant: bool,
-    /// The slot of a tag issuable by everybody.
-    everybodys: Option<SlotRef>,
+    /// The slot of a tag issuable by all roles.
+    public: Option<SlotRef>,
     /// The slot of any other tag, and who may take from it.
     callers: Option<(SlotRef, Caller)>,
 }
@@ -35,7 +35,7 @@ impl CallSite {
     pub const fn new(is_constant: bool) -> Self {
         Self {
             is_constant,
-            everybodys: None,
+            public: None,
             callers: None,
         }
     }
@@ -46,10 +46,10 @@ impl CallSite {
         self.is_constant
     }
 
-    /// The slot of a constant tag issuable by everybody.
+    /// The slot of a constant tag that all roles may issue ids of.
     #[inline]
-    pub fn everybodys(&self) -> Option<&SlotRef> {
-        match &self.everybodys {
+    pub fn public(&self) -> Option<&SlotRef> {
+        match &self.public {
             Some(slot_ref) if !edits::open() => Some(slot_ref),
             _ => None,
         }
@@ -73,7 +73,7 @@ fn cache_holds() -> bool {
 }
 
 /// The slot of the session's last take from a tag with plain ids, if still valid, and the caller, if
-/// the tag is not everybody's. Cannot fail or panic.
+/// not all roles may use the tag. Cannot fail or panic.
 #[inline(always)]
 pub fn known_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
     if !cache_holds() {
@@ -93,7 +93,7 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
         return Ok(wait::take(tag, Amount::One, Wanted::Ids)?.first);
     };
     if site.is_constant {
-        (site.everybodys, site.callers) = match caller {
+        (site.public, site.callers) = match caller {
             None => (Some(slot_ref), None),
             Some(caller) => (None, Some((slot_ref, caller))),
         };

@@ -13,8 +13,8 @@ use crate::shmem::{self, SlotAccess, SlotRef, Tag};
 /// Max entries per table of a session's cache: about 20 MB of backend memory.
 const MAX_CACHED: usize = 250_000;
 
-/// In place of the number of a caller: everybody may issue ids of the tag.
-const EVERYBODY: u8 = 0;
+/// In place of the number of a caller: all roles may issue ids of the tag.
+const PUBLIC: u8 = 0;
 
 /// Per-session cache: the oid of `leaf_alloc`, the slots used so far, and keys. Used where a call
 /// site is empty, as in every one-row INSERT.
@@ -52,7 +52,7 @@ impl SlotCache {
     }
 
     /// The slot of a tag with plain ids, if the last take was by this caller, who is returned, or
-    /// everybody may take from it. Cannot panic.
+    /// all roles may take from it. Cannot panic.
     #[inline(always)]
     pub fn find(&self, tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
         self.find_in(&self.slots, tag)
@@ -71,7 +71,7 @@ impl SlotCache {
     fn find_in(&self, slots: &TagTable, tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
         let known = slots.get(tag)?;
         let caller = match known.caller {
-            EVERYBODY => None,
+            PUBLIC => None,
             number => Some(self.caller_if_now(number)?),
         };
         let slot_ref = shmem::area()?.slot_ref(known.link, known.version)?;
@@ -125,7 +125,7 @@ impl SlotCache {
         let number = match access {
             // Set by the first publication in this version.
             SlotAccess::Unknown => return,
-            SlotAccess::Everybody => EVERYBODY,
+            SlotAccess::Everybody => PUBLIC,
             SlotAccess::Restricted | SlotAccess::Opaque => self.number(caller),
         };
         let slots = match access {

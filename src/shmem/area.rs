@@ -125,7 +125,7 @@ impl Area {
     }
 
     /// True if the caller should free the slots of dropped tables in its database: the array is
-    /// full, and nobody has swept it for one second.
+    /// full, and no session has swept it for one second.
     pub fn may_sweep(&self) -> bool {
         self.directory.may_sweep()
     }

@@ -52,7 +52,7 @@ pub struct Directory {
     /// See [`SlotCounts`].
     evictions: AtomicU64,
     evicted_ids: AtomicU64,
-    /// Random key of the hash, chosen at server start, so that nobody can construct tags that
+    /// Random key of the hash, chosen at server start, so that no role can construct tags that
     /// collide.
     hash_key: [u64; 2],
     /// Time of the last sweep, in microseconds since 2000.
@@ -119,7 +119,7 @@ impl Directory {
     }
 
     /// True if the caller should free the slots of dropped tables in its database: the array is
-    /// full, and nobody has swept it for one second.
+    /// full, and no session has swept it for one second.
     pub fn may_sweep(&self) -> bool {
         let now = pg::now_timestamp();
         let swept_at = self.swept_at.load(Ordering::Relaxed);
@@ -361,7 +361,7 @@ impl WriteGuard<'_> {
         let slot = directory
             .accounts
             .victim(&directory.slots, database, clock)?;
-        // None if a session has requested a segment meanwhile; the next call tries other slots.
+        // None if a session has requested a segment since then; the next call tries other slots.
         let lost = self.take_away(slot, false)?;
         directory.evictions.fetch_add(1, Ordering::Relaxed);
         directory.lose_evicted(lost);

@@ -234,7 +234,7 @@ impl Accounts {
             .filter(|most| most.len() > own.len())
             .unwrap_or(own);
         // No fallback to another account. Pinned slots become available within PATIENCE_US, and a
-        // database whose requests nobody answers must not evict the caches of others.
+        // database whose requests are not answered must not evict the caches of others.
         most.longest_unused(slots, clock)
     }
 }

@@ -16,15 +16,15 @@
 //!    announcement is retracted.
 //! 3. Keeps the assignment number as it would keep a dynamic worker's handle. The worker wakes the
 //!    launcher when it ends. The assignment has ended if the number has changed, or if it is the
-//!    same but the worker is away. Then, if nobody attached with the registration, the queue is
+//!    same but the worker is away. Then, if no process attached with the registration, the queue is
 //!    wanted again; a request without a reply has failed.
 //!
 //! The reserve worker, not connected to a database before step 4:
 //!
 //! 1. Registers its exit callback, then enters the waiting state.
-//! 2. Picks up the assignment. Nobody else can afterwards: however this process ends, its successor
-//!    does not repeat the task. A database that refuses connections costs one process, not one
-//!    every few milliseconds.
+//! 2. Picks up the assignment. No other process can afterwards: however this process ends, its
+//!    successor does not repeat the task. A database that refuses connections costs one process,
+//!    not one every few milliseconds.
 //! 3. Attaches with the registration, or takes the registry request by its number. Exits if neither
 //!    is expected any more.
 //! 4. Connects and serves like the dynamic worker.

@@ -82,7 +82,7 @@ impl Claims {
     }
 
     /// `None` if remainders may be out of the buffers until the next launcher restores them.
-    /// Otherwise a number, which is another one if they were out meanwhile.
+    /// Otherwise a number, which is another one if they were out since then.
     pub fn opened(&self) -> Option<u32> {
         let gate = self.gate.load(Ordering::SeqCst);
         gate.is_multiple_of(2).then_some(gate)

@@ -279,7 +279,7 @@ impl From<Remainder> for IdRange {
 pub enum SlotAccess {
     /// Not known; check the row.
     Unknown = 0,
-    /// Everybody.
+    /// All roles.
     Everybody = 1,
     /// The roles named in the row.
     Restricted = 2,

@@ -31,7 +31,7 @@ impl Slots {
     ///
     /// # Safety
     /// Both arrays have room for `capacity` elements, and `locks` points to [`SLOT_LOCKS`]
-    /// initialized locks. All are aligned, in shared memory, and used by nobody else.
+    /// initialized locks. All are aligned, in shared memory, and used by nothing else.
     pub unsafe fn new(
         buffers: *mut DoubleBuffer,
         slots: *mut Slot,
@@ -108,9 +108,9 @@ impl Slots {
         if used >= self.capacity {
             return None;
         }
-        // SAFETY: both are within their arrays. Nobody references a slot that was never assigned,
-        // and the directory lock keeps others from assigning it. All zeroes is a valid double
-        // buffer, and a valid slot except for the fields written here.
+        // SAFETY: both are within their arrays. No session references a slot that was never
+        // assigned, and the directory lock keeps others from assigning it. All zeroes is a valid
+        // double buffer, and a valid slot except for the fields written here.
         unsafe {
             let buffer = self.buffers.add(used as usize);
             buffer.write_bytes(0, 1);

@@ -102,7 +102,7 @@ impl Keeper {
                 }
                 Then::Wait(ms) => break ms,
             };
-            // The file may have taken long. Meanwhile the worker id may have been given to another
+            // The file may have taken long. Since then the worker id may have been given to another
             // server: start over, with the settings of now.
             if pg::reload_is_asked() && !matches!(input, Input::Lease { .. }) {
                 break Some(0);

@@ -170,7 +170,7 @@ pub enum Look<T> {
     Row(T),
     /// There is none.
     Nothing,
-    /// The table or its index is locked by somebody else.
+    /// The table or its index is locked by another session.
     Locked,
 }
 

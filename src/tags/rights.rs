@@ -1,12 +1,12 @@
 //! Rights per tag: the roles that may issue its ids.
 //!
 //! A row lists the roles in `granted_to`: at first the one that created the tag. A list with
-//! `public` means everybody. Roles that manage tags, who could grant it to themselves, and
+//! `public` means all roles. Roles that manage tags, who could grant it to themselves, and
 //! superusers may issue ids of all. A session reads the row and caches the result per version of
 //! the slot's buffer. An edit of the list ends the version when it commits (see
 //! [`super::transaction`]), so a REVOKE takes effect at once in all sessions.
 //!
-//! A tag issuable by everybody costs nothing on the hot path: the slot's [`SlotAccess`] says so once an
+//! A tag issuable by all roles costs nothing on the hot path: the slot's [`SlotAccess`] says so once an
 //! allocator has read the row for a claim, and only then does a session cache the slot without its
 //! user. The access cannot be stale: it is written by a publication under the slot's lock, and a
 //! publication is refused if the row was edited since; every invalidation resets it before it ends
@@ -18,7 +18,7 @@ use crate::error::{EditError, Failure};
 use crate::pg::{self, Name, Privilege};
 use crate::shmem::SlotAccess;
 
-/// The pseudo-role for everybody.
+/// The pseudo-role for all roles.
 const PUBLIC: &[u8] = b"public";
 
 impl SlotAccess {

@@ -4,10 +4,10 @@
 //! Shared memory has the committed state. A transaction that has changed a tag's row must not get
 //! an id from the old row, and would wait forever for its own lock if it requested one from the new
 //! row. So it gets an error (55000) until it commits. The exception is a tag created in the same
-//! transaction: nobody else can see it, so its ids are counted here and written to the row and to
-//! the mark of the name before the commit. The counter is not subject to subtransactions: ROLLBACK
-//! TO SAVEPOINT does not make an id available again. The exception does not apply to a tag that
-//! existed before and was dropped, renamed or reset.
+//! transaction: no other session can see it, so its ids are counted here and written to the row and
+//! to the mark of the name before the commit. The counter is not subject to subtransactions:
+//! ROLLBACK TO SAVEPOINT does not make an id available again. The exception does not apply to a tag
+//! that existed before and was dropped, renamed or reset.
 //!
 //! The callbacks after commit and abort must not fail, which would be a PANIC. They allocate
 //! nothing; the trigger has prepared what they need.
@@ -366,7 +366,7 @@ fn finish(committed: bool) {
         return;
     }
     // Release the lock before touching shared memory. Locked: this process ends as it had no memory
-    // for another edit, and nobody asks for them any more.
+    // for another edit, and they are not asked for any more.
     let Some(mut edits) = EDITS.try_lock() else {
         return;
     };

@@ -2,8 +2,8 @@
 //!
 //! It accepts requests and serves those that are due, one by one; what is done for a request is in
 //! [`super::request`]. It never blocks on a source server: local tags, and those of other servers,
-//! are served meanwhile. It exits if it is idle, if another session waits for exclusive access to the
-//! database (DROP DATABASE), or if others need its worker slot. The [reserve
+//! are served in the meantime. It exits if it is idle, if another session waits for exclusive
+//! access to the database (DROP DATABASE), or if others need its worker slot. The [reserve
 //! worker](super::reserve) can act as an allocator; it exits sooner in the last case.
 
 use std::collections::VecDeque;

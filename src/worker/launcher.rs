@@ -70,8 +70,8 @@ fn save_ranges(area: &Area) {
         sometimes!("launcher: a claim is in progress at its end");
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
-    // Before taking ranges out: ranges of a database dropped meanwhile do not belong to a later one
-    // with the same oid.
+    // Before taking ranges out: ranges of a database dropped since then do not belong to a later
+    // one with the same oid.
     let mut databases = Vec::with_capacity(2 * shmem::ACCOUNTS);
     area.directory().databases(&mut databases);
     databases.sort_unstable();

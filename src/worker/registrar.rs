@@ -2,8 +2,8 @@
 //!
 //! The launcher starts it with the number of a request in shared memory. The registrar connects to
 //! the database of `leaf_id.worker_registry`: the registry is in that database, or on a foreign
-//! server defined there. It stays no longer than for one request, and exits at once if somebody
-//! waits for the database.
+//! server defined there. It stays no longer than for one request, and exits at once if another
+//! session waits for the database.
 //!
 //! It neither decides nor writes anything; the launcher does.
 
@@ -23,7 +23,7 @@ use crate::remote::foreign_server::{self, Destination};
 use crate::remote::message;
 use crate::shmem::{self, Area, Explanation, LeaseQuestion, LeaseReply};
 
-/// Interval of checks whether somebody waits for the database.
+/// Interval of checks whether another session waits for the database.
 const PROBE: Duration = Duration::from_millis(100);
 
 /// The registrar's main function; the argument is the number of the question.
@@ -173,7 +173,7 @@ impl Patience {
     /// Waits for the connection.
     ///
     /// # Errors
-    /// The timeout has passed, or somebody waits for the database.
+    /// The timeout has passed, or another session waits for the database.
     fn wait(&mut self, connection: &Connection, now: Instant) -> Result<(), String> {
         if now >= self.deadline {
             let ms = self.timeout.as_millis();

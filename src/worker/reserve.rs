@@ -6,7 +6,7 @@
 //! for which no dynamic worker could be registered, acts as an allocator or a registrar once, and
 //! exits; the postmaster restarts it. The handshake is described in `shmem/reserve.rs`.
 //!
-//! * It waits without a database, so it is not in `pg_stat_activity` and blocks nobody. A process
+//! * It waits without a database, so it is not in `pg_stat_activity` and blocks nothing. A process
 //!   can connect only once, so it serves one database per life.
 //! * It never exits with code 0, which would unregister it until the server restarts. Other exit
 //!   codes log one line per exit.

@@ -109,7 +109,7 @@ pub struct Keeper {
     /// The last worker id in force here, if it is known and was not leased.
     previous_worker_id: Option<u16>,
     /// The worker id set by hand, if it was the one since the launcher first looked, or since it was
-    /// in force here: no other server can have used it meanwhile.
+    /// in force here: no other server can have used it since then.
     kept_worker_id: Option<u16>,
     /// No id was issued here before: the worker id that was set at the start has no predecessor.
     is_first: bool,
@@ -141,7 +141,7 @@ impl Keeper {
             resets,
             standby: in_recovery,
             lease: Lease::None,
-            leased_as: LeasedAs::Nobody,
+            leased_as: LeasedAs::None,
             leased: false,
             previous_worker_id: None,
             kept_worker_id,
@@ -290,7 +290,7 @@ impl Keeper {
                 let floor = Floor::of_word(seen.last_ms, turn.was_reset);
                 self.found_floor(seen, turn, floor)
             }
-            // Even without a worker id: an excessive lead is waited out meanwhile.
+            // Even without a worker id: an excessive lead is waited out all the same.
             None => {
                 self.phase = Phase::Floor(turn);
                 Then::Read
@@ -420,7 +420,7 @@ impl Keeper {
         self.lease = Lease::Asked;
         // Also closes a generator with a configured worker id.
         self.close(State::Starting);
-        if self.leased_as != LeasedAs::Nobody {
+        if self.leased_as != LeasedAs::None {
             return true;
         }
         if floor.is_own() {

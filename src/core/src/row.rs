@@ -326,7 +326,7 @@ impl<S: Copy + PartialEq> TagRow<S> {
 /// What the open transaction has made of the tag under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Edited<T> {
-    /// Created, under a name that it had not touched: nobody else can see the tag, so the
+    /// Created, under a name that it had not touched: no other session can see the tag, so the
     /// transaction issues its ids itself.
     Created(T),
     /// Edited otherwise: no ids until the transaction commits, since it may roll back.

@@ -206,7 +206,7 @@ unsafe fn check_triggers(
 /// The relation is open and locked.
 unsafe fn row_triggers(relation: pg_sys::Relation) -> Vec<(pg_sys::Oid, String)> {
     // SAFETY: guaranteed by the caller; trigdesc has numtriggers elements, with null-terminated
-    // names, and no catalog is read meanwhile.
+    // names, and no catalog is read in this block.
     unsafe {
         let Some(triggers) = (*relation).trigdesc.as_ref() else {
             return Vec::new();

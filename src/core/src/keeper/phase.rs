@@ -79,7 +79,7 @@ pub(super) enum Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeasedAs {
     /// Not leased so far.
-    Nobody,
+    None,
     /// This server, whose floor bounds the ids it has issued.
     Itself,
     /// Another server, since the floor does not bound them (see [`Floor::is_own`]); the registry
