@@ -52,7 +52,7 @@ unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> p
     cached(fcinfo)
 }
 
-/// The next id of a constant tag that is not everybody's. Out of line, as [`cached`], so that the
+/// The next id of a constant tag that not all roles may issue. Out of line, as [`cached`], so that the
 /// entry needs no stack frame.
 #[inline(never)]
 fn at_call_site(site: &CallSite, fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {

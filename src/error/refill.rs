@@ -170,7 +170,7 @@ impl RefillError {
     /// stored with the error. `None` if the known state of that server is sufficient.
     pub fn sentence(self, server: &str, text: &str) -> Option<String> {
         let locked = |what: &str, by: LockHolder| match by {
-            LockHolder::Nobody => format!("{what} was locked."),
+            LockHolder::Unknown => format!("{what} was locked."),
             LockHolder::Process(pid) => format!("{what} is locked by process {pid}."),
             LockHolder::Prepared => format!("{what} is locked by a prepared transaction."),
         };

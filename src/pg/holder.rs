@@ -12,7 +12,7 @@ use super::table::row::Locker;
 #[repr(C)]
 pub enum LockHolder {
     /// None any more, or unknown.
-    Nobody,
+    Unknown,
     /// A process, by pid.
     Process(i32),
     /// A prepared transaction.
@@ -22,15 +22,15 @@ pub enum LockHolder {
 /// Holder of a row lock. In a transaction with a snapshot.
 pub fn row_holder(locker: Locker) -> LockHolder {
     let holders = match locker {
-        Locker::None => return LockHolder::Nobody,
+        Locker::None => return LockHolder::Unknown,
         Locker::Transaction(xid) => vec![transaction_holder(xid)],
         Locker::Multi(multi) => members(multi).into_iter().map(transaction_holder).collect(),
     };
-    let holds = |holder: &LockHolder| *holder != LockHolder::Nobody;
+    let holds = |holder: &LockHolder| *holder != LockHolder::Unknown;
     holders
         .into_iter()
         .find(holds)
-        .unwrap_or(LockHolder::Nobody)
+        .unwrap_or(LockHolder::Unknown)
 }
 
 fn transaction_holder(xid: u32) -> LockHolder {
@@ -45,12 +45,12 @@ fn transaction_holder(xid: u32) -> LockHolder {
         if pg_sys::TransactionIdIsCurrentTransactionId(xid)
             || !pg_sys::TransactionIdIsInProgress(xid)
         {
-            return LockHolder::Nobody;
+            return LockHolder::Unknown;
         }
         let top = pg_sys::SubTransGetTopmostTransaction(xid);
         match pg_sys::BackendXidGetPid(top) {
             0 if pg_sys::TransactionIdIsInProgress(top) => LockHolder::Prepared,
-            0 => LockHolder::Nobody,
+            0 => LockHolder::Unknown,
             pid => LockHolder::Process(pid),
         }
     }
@@ -116,7 +116,7 @@ pub fn table_holder(relation: u32) -> LockHolder {
         let mode = pg_sys::RowExclusiveLock.cast_signed();
         let held = pg_sys::GetLockConflicts(&raw const tag, mode, &raw mut count);
         if count < 1 {
-            return LockHolder::Nobody;
+            return LockHolder::Unknown;
         }
         match virtual_transaction_pid(&*held) {
             0 => LockHolder::Prepared,

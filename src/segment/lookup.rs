@@ -77,14 +77,14 @@ pub(super) fn find_slot(
     // Before the check, so that invalidations during it make this caller stale.
     let caller = Caller::to_check();
     // A right that the open transaction has granted may be rolled back.
-    let is_ours = access != SlotAccess::Everybody && check_rights(key, deadline)?;
+    let is_ours = access != SlotAccess::Public && check_rights(key, deadline)?;
     let is_opaque = match access {
         // A key restored or replicated after its row: end the version for all sessions.
-        SlotAccess::Everybody | SlotAccess::Restricted if wanted == Wanted::Numbers => {
+        SlotAccess::Public | SlotAccess::Restricted if wanted == Wanted::Numbers => {
             area.directory().retire(key);
             true
         }
-        SlotAccess::Everybody | SlotAccess::Restricted => false,
+        SlotAccess::Public | SlotAccess::Restricted => false,
         SlotAccess::Opaque => true,
         SlotAccess::Unknown => find_key(key, deadline)?.is_some(),
     };

@@ -125,7 +125,7 @@ impl SlotCache {
         let number = match access {
             // Set by the first publication in this version.
             SlotAccess::Unknown => return,
-            SlotAccess::Everybody => PUBLIC,
+            SlotAccess::Public => PUBLIC,
             SlotAccess::Restricted | SlotAccess::Opaque => self.number(caller),
         };
         let slots = match access {

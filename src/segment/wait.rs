@@ -78,7 +78,7 @@ fn take_here(
                 SlotAccess::Restricted | SlotAccess::Unknown => {
                     lookup::check_rights(key, deadline)?;
                 }
-                SlotAccess::Everybody => {}
+                SlotAccess::Public => {}
             }
             let is_range = matches!(amount, Amount::Range(_));
             let first = edits::issue_local(key, amount.count(), is_range)?;
@@ -180,7 +180,7 @@ fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Re
 fn is_caller(holder: LockHolder) -> bool {
     match holder {
         LockHolder::Process(pid) => pid == pg::pid() || pg::leader_pid() == Some(pid),
-        LockHolder::Nobody | LockHolder::Prepared => false,
+        LockHolder::Unknown | LockHolder::Prepared => false,
     }
 }
 

@@ -280,7 +280,7 @@ pub enum SlotAccess {
     /// Not known; check the row.
     Unknown = 0,
     /// All roles.
-    Everybody = 1,
+    Public = 1,
     /// The roles named in the row.
     Restricted = 2,
     /// Numbers of an opaque tag, not ids yet: check the row, and permute with its key.
@@ -291,7 +291,7 @@ impl SlotAccess {
     /// Decodes the value stored in a slot.
     fn from_number(number: u8) -> Self {
         match number {
-            1 => Self::Everybody,
+            1 => Self::Public,
             2 => Self::Restricted,
             3 => Self::Opaque,
             _ => Self::Unknown,

@@ -9,14 +9,14 @@ use crate::shmem::Key;
 pub fn find(key: &Key) -> RefillError {
     let row = match heap::see(key) {
         Ok(Look::Row(seen)) => pg::row_holder(seen.locker),
-        _ => LockHolder::Nobody,
+        _ => LockHolder::Unknown,
     };
-    if row != LockHolder::Nobody {
+    if row != LockHolder::Unknown {
         return RefillError::RowLocked { by: row };
     }
     match pg::table_holder(key.relation) {
-        LockHolder::Nobody => RefillError::RowLocked {
-            by: LockHolder::Nobody,
+        LockHolder::Unknown => RefillError::RowLocked {
+            by: LockHolder::Unknown,
         },
         by => RefillError::TableLocked { by },
     }

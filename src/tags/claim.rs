@@ -92,9 +92,7 @@ impl AllocRow {
     /// tag.
     pub(super) fn access(&self, tag: &Tag, incarnation: i64, known: SlotAccess) -> SlotAccess {
         let is_opaque = match known {
-            SlotAccess::Everybody | SlotAccess::Restricted
-                if self.row.incarnation == incarnation =>
-            {
+            SlotAccess::Public | SlotAccess::Restricted if self.row.incarnation == incarnation => {
                 false
             }
             SlotAccess::Opaque if self.row.incarnation == incarnation => true,

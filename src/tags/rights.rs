@@ -25,7 +25,7 @@ impl SlotAccess {
     /// Access for a list of roles.
     pub fn of(granted_to: &[Name]) -> Self {
         if names_public(granted_to) {
-            Self::Everybody
+            Self::Public
         } else {
             Self::Restricted
         }

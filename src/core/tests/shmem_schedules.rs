@@ -107,7 +107,7 @@ impl Row {
     /// All roles may issue its ids after every other edit.
     fn access(&self) -> SlotAccess {
         if self.edits % 2 == 0 {
-            SlotAccess::Everybody
+            SlotAccess::Public
         } else {
             SlotAccess::Restricted
         }
@@ -374,7 +374,7 @@ impl World {
             assert!(edits >= edited, "{id} after edit {edited}");
             let is_public = edits % 2 == 0;
             assert!(
-                is_public || access != SlotAccess::Everybody,
+                is_public || access != SlotAccess::Public,
                 "{id} by any role"
             );
         }
