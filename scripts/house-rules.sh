@@ -53,15 +53,12 @@ extension=extension
 # Rooms that still have words of rule house-words: their own text, or a name or message of another
 # one of them.
 with_house_words='
-    scripts/house-rules.sh docs/moving.md docs/reference.md
-    api/adopt error/refill lease segment/wait shmem/databases shmem/registry worker/registrar worker/request
-    pg/holder tags/blocker segment/slot_cache shmem/slot tags/claim tags/rights core/tests/shmem_schedules
+    scripts/house-rules.sh
+    lease shmem/registry
     core/src/lease core/src/registry core/src/keeper core/tests/keeper core/tests/lease core/tests/lease_explorer
     core/tests/lease_sim core/tests/registry core/README.md pg/README.md
-    pgrx-tests/sql pgrx-tests/src/attack
-    pgrx-tests/tests/behavior/adopt pgrx-tests/tests/behavior/security
     pgrx-tests/tests/behavior/lease/registry pgrx-tests/tests/behavior/lease/registry_bounds
-    pgrx-tests/tests/behavior/operations/upgrade pgrx-tests/tests/behavior/slow/registry_failover'
+    pgrx-tests/tests/behavior/slow/registry_failover'
 
 # blank code|text FILE: prints the file with comments (and string literals) blanked, keeping line
 # numbers.

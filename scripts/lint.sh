@@ -38,8 +38,8 @@ scripts=$("$PG_BIN/pg_config" --sharedir)/extension
 scripts/released.sh same "$scripts/leaf_id--$(version).sql"
 # A procedure that commits cannot have a SET clause; its body is checked all the same.
 "$PGSPOT" "$scripts/leaf_id--$(version).sql" \
-    --proc-without-search-path "leaf_id.leaf_move_all(schema name,is_release boolean)" \
-    --proc-without-search-path "extschema.leaf_adopt_all(schema name)" \
+    --proc-without-search-path "leaf_id_internal.leaf_move_all(schema name,is_release boolean,dry_run boolean)" \
+    --proc-without-search-path "extschema.leaf_adopt_all(schema name,dry_run boolean)" \
     --proc-without-search-path "extschema.leaf_release_all(schema name)"
 for step in sql/leaf_id--*--*.sql; do
     [ -f "$step" ] || continue

@@ -98,7 +98,7 @@ INSERT INTO adopted SELECT FROM generate_series(1, 30) RETURNING 'adopted', id;
 INSERT INTO events SELECT FROM generate_series(1, 300) RETURNING 'snowflake', id;
 SELECT 'invoices', leaf_segment_next('invoices') FROM generate_series(1, 30);
 SELECT 'coupons', leaf_opaque_next('coupons') FROM generate_series(1, 30);
-SELECT 'bills', leaf_gapless_next('bills');
+SELECT 'bills', leaf_id.leaf_gapless_next('bills');
 SELECT 'snowflake', * FROM leaf_snowflake_next_batch(200);
 END
         sessions+=($!)
@@ -142,7 +142,7 @@ JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum ORDER BY 1, 2;
 SELECT biz_tag, max_id, max_value, incarnation, granted_to FROM leaf_id.leaf_alloc ORDER BY 1;
 SELECT worker_id, retired FROM leaf_id.leaf_worker WHERE retired ORDER BY 1;
 SELECT series, last_number FROM leaf_id.leaf_gapless;
-SELECT leaf_opaque_encode('coupons', n) FROM generate_series(1, 5) n;
+SELECT leaf_id.leaf_opaque_encode('coupons', n) FROM generate_series(1, 5) n;
 END
     # Privileges granted and revoked by an administrator are still distinguished from the
     # extension's.
@@ -161,8 +161,8 @@ upgrade() {
     role=app psql <<'END'
 CREATE EXTENSION leaf_id;
 SELECT leaf_tag_create('orders', step => 100) \g /dev/null
-SELECT leaf_tag_create('invoices'), leaf_opaque_create('coupons'),
-    leaf_gapless_create('bills') \g /dev/null
+SELECT leaf_tag_create('invoices'), leaf_id.leaf_opaque_create('coupons'),
+    leaf_id.leaf_gapless_create('bills') \g /dev/null
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 CREATE TABLE events (id bigint PRIMARY KEY DEFAULT leaf_snowflake_next());
 CREATE TABLE adopted (id serial PRIMARY KEY);

@@ -35,20 +35,20 @@ COMMENT ON COLUMN leaf_id.leaf_gapless_mark.series IS 'Name of a series, or of o
 COMMENT ON COLUMN leaf_id.leaf_gapless_mark.high IS 'One past the highest number';
 CREATE TRIGGER leaf_gapless_mark_stays
     BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless_mark
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_gapless_mark ENABLE REPLICA TRIGGER leaf_gapless_mark_stays;
 
-CREATE FUNCTION leaf_id.leaf_gapless_restart(series text, last_number bigint) RETURNS text
+CREATE FUNCTION leaf_id_internal.leaf_gapless_restart(series text, last_number bigint) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT format('Only if no number from %4$s on is in use anywhere: SELECT %2$s(%1$L, forget => true); SELECT %3$s(%1$L, %4$s);', $1,
-        leaf_id.leaf_function_name('leaf_gapless_drop'), leaf_id.leaf_function_name('leaf_gapless_create'),
-        greatest($2, 0)::numeric + 1)
+    SELECT format(
+        'Only if no number from %2$s on is in use anywhere: SELECT leaf_id.leaf_gapless_drop(%1$L, forget => true); SELECT leaf_id.leaf_gapless_create(%1$L, %2$s);',
+        $1, greatest($2, 0)::numeric + 1)
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_gapless_restart(text, bigint) IS 'A HINT: how to restart a series';
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_restart(text, bigint) IS 'A HINT: how to restart a series';
 
-CREATE FUNCTION leaf_id.leaf_gapless_edit() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_gapless_edit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -65,7 +65,7 @@ BEGIN
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('cannot lower "last_number" of gapless series "%s" from %s to %s',
                     OLD.series, OLD.last_number, wanted),
-                HINT = leaf_id.leaf_gapless_restart(OLD.series, wanted);
+                HINT = leaf_id_internal.leaf_gapless_restart(OLD.series, wanted);
         END IF;
         NEW.last_number := greatest(OLD.last_number, wanted);
         RETURN NEW;
@@ -85,23 +85,23 @@ BEGIN
         RAISE NOTICE USING
             MESSAGE = format('gapless series "%s" goes on at %s, above the numbers that were taken under this name',
                 NEW.series, NEW.last_number::numeric + 1),
-            HINT = leaf_id.leaf_gapless_restart(NEW.series, wanted);
+            HINT = leaf_id_internal.leaf_gapless_restart(NEW.series, wanted);
     END IF;
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_gapless_edit() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_edit() IS
     'Trigger: no series goes back, and replicated rows of series that exist are merged';
 CREATE TRIGGER leaf_gapless_edit
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_gapless
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_edit();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_gapless_edit();
 
-CREATE FUNCTION leaf_id.leaf_gapless_raise(series text) RETURNS void
+CREATE FUNCTION leaf_id_internal.leaf_gapless_raise(series text) RETURNS void
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_raise_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_gapless_raise(text) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_raise(text) IS
     'Raises the row of a gapless series to the mark of its name';
 
-CREATE FUNCTION leaf_id.leaf_gapless_follow() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_gapless_follow() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -120,7 +120,7 @@ BEGIN
     IF TG_OP IN ('INSERT', 'UPDATE') THEN
         -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark.
         -- With a new snapshot, whatever the transaction's isolation.
-        PERFORM leaf_id.leaf_gapless_raise(NEW.series);
+        PERFORM leaf_id_internal.leaf_gapless_raise(NEW.series);
     END IF;
     FOR gone IN
         SELECT g.series AS name, greatest(g.last_number + 1, before.high) AS high
@@ -138,24 +138,24 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_gapless_follow() IS
-    'Trigger: raises a row that comes to the mark of its name, and leaves there the last number of one that goes';
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_follow() IS
+    'Trigger: a new row begins at the mark of its name, and a row that goes leaves its number there';
 CREATE TRIGGER leaf_gapless_follow
     AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_follow();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_gapless_follow();
 CREATE TRIGGER leaf_gapless_follow_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_gapless
-    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_gapless_follow();
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_gapless_follow();
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit;
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow;
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow_truncate;
 
-CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
+CREATE FUNCTION leaf_id.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_there CONSTANT boolean := leaf_id.leaf_require('');
+    is_there CONSTANT boolean := leaf_id_internal.leaf_require('');
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
@@ -178,15 +178,15 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_gapless_create(text, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_gapless_create(text, bigint) IS
     'Creates a gapless series whose first number is start';
 
-CREATE FUNCTION @extschema@.leaf_gapless_drop(series text, forget boolean DEFAULT false) RETURNS void
+CREATE FUNCTION leaf_id.leaf_gapless_drop(series text, forget boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_there CONSTANT boolean := leaf_id.leaf_require('');
+    is_there CONSTANT boolean := leaf_id_internal.leaf_require('');
     done boolean;
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
@@ -208,10 +208,10 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text, boolean) IS
-    'Drops a gapless series. A series created later under this name continues above its numbers, unless forget is true';
+COMMENT ON FUNCTION leaf_id.leaf_gapless_drop(text, boolean) IS
+    'Drops a gapless series; a later one of this name goes on above its numbers, unless forget is true';
 
-CREATE FUNCTION @extschema@.leaf_gapless_next(series text) RETURNS bigint
+CREATE FUNCTION leaf_id.leaf_gapless_next(series text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_next_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_gapless_next(text) IS
+COMMENT ON FUNCTION leaf_id.leaf_gapless_next(text) IS
     'The next number of a gapless series, which is locked until the transaction ends';

@@ -5,14 +5,14 @@ CREATE FUNCTION @extschema@.leaf_opaque_next(tag text) RETURNS bigint
 COMMENT ON FUNCTION @extschema@.leaf_opaque_next(text) IS
     'The next id of a tag whose ids are opaque';
 
-CREATE FUNCTION @extschema@.leaf_opaque_encode(tag text, n bigint) RETURNS bigint
+CREATE FUNCTION leaf_id.leaf_opaque_encode(tag text, n bigint) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_encode_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_opaque_encode(text, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_opaque_encode(text, bigint) IS
     'The opaque id of a number';
 
-CREATE FUNCTION @extschema@.leaf_opaque_decode(tag text, id bigint) RETURNS bigint
+CREATE FUNCTION leaf_id.leaf_opaque_decode(tag text, id bigint) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_decode_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_opaque_decode(text, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_opaque_decode(text, bigint) IS
     'The number of an opaque id';
 
 CREATE FUNCTION leaf_id.leaf_opaque_key(tag text) RETURNS text
@@ -20,17 +20,17 @@ CREATE FUNCTION leaf_id.leaf_opaque_key(tag text) RETURNS text
 COMMENT ON FUNCTION leaf_id.leaf_opaque_key(text) IS
     'The key of the opaque ids of a tag, in hexadecimal: for leaf_opaque_create() on another server';
 
-CREATE FUNCTION leaf_id.leaf_has_key(tag text) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_has_key(tag text) RETURNS boolean
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_has_key_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_has_key(text) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_has_key(text) IS
     'Whether the ids of a tag are opaque';
 
-CREATE FUNCTION leaf_id.leaf_make_key(tag text, last bigint, key text) RETURNS void
+CREATE FUNCTION leaf_id_internal.leaf_make_key(tag text, last bigint, key text) RETURNS void
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_make_key_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_make_key(text, bigint, text) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_make_key(text, bigint, text) IS
     'The part of leaf_opaque_create() that writes the key: a new one where it is empty';
 
-CREATE FUNCTION @extschema@.leaf_opaque_create(
+CREATE FUNCTION leaf_id.leaf_opaque_create(
     tag text,
     max_value bigint DEFAULT 9007199254740991,
     step integer DEFAULT 1000,
@@ -51,16 +51,16 @@ BEGIN
             MESSAGE = pg_catalog.format('argument "%s" of leaf_opaque_create() must not be null', missing);
     END IF;
     -- leaf_make_key() has more to say of max_value.
-    SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument($1, $3, NULL, $4, NULL) w;
+    SELECT w.* INTO wrong FROM leaf_id_internal.leaf_wrong_argument($1, NULL, $3, $4, NULL) w;
     IF wrong.argument IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = pg_catalog.format('"%s" must be %s', wrong.argument, wrong.allowed);
     END IF;
     -- The key first: a tag created concurrently then causes an error.
-    PERFORM leaf_id.leaf_make_key($1, $2, coalesce($6, ''));
-    PERFORM leaf_id.leaf_create_tag($1, $3, 1, $4, $2, NULL, $5, false);
+    PERFORM leaf_id_internal.leaf_make_key($1, $2, coalesce($6, ''));
+    PERFORM leaf_id_internal.leaf_create_tag($1, 1, $3, $4, $2, NULL, $5, false, true);
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text) IS
-    'Creates a tag whose ids are a secret permutation of the numbers from 1 to max_value, and the key that permutes them; or with the key of another server';
+COMMENT ON FUNCTION leaf_id.leaf_opaque_create(text, bigint, integer, integer, text, text) IS
+    'Creates a tag with opaque ids, and the key of its name, or with the key of another server';

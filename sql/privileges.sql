@@ -1,7 +1,7 @@
 -- Privileges: the last part of the script. All privileges on the extension's objects are granted
 -- here and nowhere else. An update script does the same for its additions.
 
--- No foreign code (I9): the tables, views, functions and event trigger depend only on objects of
+-- No foreign code (I9): the tables, views and functions depend only on objects of
 -- PostgreSQL or of the extension. Otherwise a schema renamed while the script runs could substitute
 -- its owner's function for one of ours.
 DO $$
@@ -34,8 +34,7 @@ BEGIN
         SELECT m.classid, m.objid FROM members m
         WHERE m.classid OPERATOR(pg_catalog.=) ANY (ARRAY[
             'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid,
-            'pg_catalog.pg_ts_parser'::pg_catalog.regclass::pg_catalog.oid,
-            'pg_catalog.pg_event_trigger'::pg_catalog.regclass::pg_catalog.oid])
+            'pg_catalog.pg_ts_parser'::pg_catalog.regclass::pg_catalog.oid])
     )
     -- Objects created by initdb have no entry.
     SELECT pg_catalog.pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid) INTO stranger
@@ -123,109 +122,114 @@ GRANT EXECUTE ON FUNCTION
 TO PUBLIC;
 -- The twins of two of these, used by COPY. They check EXECUTE on the original function.
 GRANT EXECUTE ON FUNCTION
-    leaf_id.leaf_segment_next_stable(text, oid, internal), leaf_id.leaf_snowflake_next_stable(oid, internal)
+    leaf_id_internal.leaf_segment_next_stable(text, oid, internal), leaf_id_internal.leaf_snowflake_next_stable(oid, internal)
 TO PUBLIC;
 
--- Functions that move columns, also automatically: all with the caller's rights on the table and on
--- leaf_alloc.
+-- Functions that move columns: all with the caller's rights on the table and on leaf_alloc.
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_adopt(regclass, name, text, integer),
+    @extschema@.leaf_adopt(regclass, name, text, integer, boolean),
     @extschema@.leaf_release(regclass, name),
-    leaf_id.leaf_movable_columns(name, boolean),
-    leaf_id.leaf_belongs_to_column(text),
-    leaf_id.leaf_family(oid),
-    leaf_id.leaf_raise_changed(oid),
-    leaf_id.leaf_owned_sequences(oid, smallint),
-    leaf_id.leaf_obstacle(oid, smallint, bigint, text, oid, oid[]),
-    leaf_id.leaf_column(oid, name),
-    leaf_id.leaf_followers(oid, name, "char", text, oid),
-    leaf_id.leaf_alter_defaults(oid[], name, text, text),
-    leaf_id.leaf_default_tag(oid, smallint, boolean),
-    leaf_id.leaf_name_was_used(text),
-    leaf_id.leaf_note_adopted(oid, smallint, text),
-    leaf_id.leaf_largest_value(oid, name),
-    leaf_id.leaf_assert_locked(oid),
-    leaf_id.leaf_users_of_sequence(oid),
-    leaf_id.leaf_largest_taken(oid),
-    leaf_id.leaf_close_sequence(oid),
-    leaf_id.leaf_drop_sequence(oid),
-    leaf_id.leaf_columns_of_tag(text),
-    leaf_id.leaf_leave_sequences(oid, smallint, oid[]),
-    leaf_id.leaf_small_references(oid, smallint, bigint),
-    leaf_id.leaf_give_tag(text, name, text, numeric, bigint, integer, boolean),
-    leaf_id.leaf_adopt_locked(oid, name, text, integer, boolean),
-    leaf_id.leaf_create_sequence(oid, name, regtype, bigint),
-    leaf_id.leaf_grant_sequence(oid, oid, text),
-    leaf_id.leaf_insert_is_enough(oid, text),
-    leaf_id.leaf_roles_that_insert(oid),
-    leaf_id.leaf_roles_of_sequences(oid, oid[]),
-    leaf_id.leaf_check_rights(text, name[], name, text),
-    leaf_id.leaf_carry_rights(text, name[]),
-    leaf_id.leaf_tell_code(oid[]),
-    leaf_id.leaf_last_of_tag(text, name, text),
-    leaf_id.leaf_release_locked(oid, name),
-    leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean),
-    leaf_id.leaf_tell_unindexed(oid, name, text),
-    leaf_id.leaf_lock_table(oid),
-    leaf_id.leaf_lock_descendants(oid, float8),
-    leaf_id.leaf_lock_holders(oid, oid[]),
-    leaf_id.leaf_left_sequences(oid[]),
-    leaf_id.leaf_try_to_move(oid, name, text, integer, boolean, oid[]),
-    leaf_id.leaf_move(regclass, name, text, integer, boolean),
-    leaf_id.leaf_moved_line(text, boolean, boolean, text, bigint),
-    leaf_id.leaf_adopt_new(text[])
+    leaf_id_internal.leaf_family(oid),
+    leaf_id_internal.leaf_raise_changed(oid),
+    leaf_id_internal.leaf_owned_sequences(oid, smallint),
+    leaf_id_internal.leaf_obstacle(oid, smallint, bigint, text, oid, oid[]),
+    leaf_id_internal.leaf_refuse_move(name, text, text, text),
+    leaf_id_internal.leaf_column(oid, name),
+    leaf_id_internal.leaf_followers(oid, name, "char", text, oid),
+    leaf_id_internal.leaf_alter_defaults(oid[], name, text),
+    leaf_id_internal.leaf_default_tag(oid, smallint),
+    leaf_id_internal.leaf_is_numbered_by_insert(oid[]),
+    leaf_id_internal.leaf_roles_with_insert(oid),
+    leaf_id_internal.leaf_roles_of_column(oid, oid[]),
+    leaf_id_internal.leaf_indirect_grants(oid, text),
+    leaf_id_internal.leaf_check_rights(text, name[], name, text),
+    leaf_id_internal.leaf_carry_rights(text, name[]),
+    leaf_id_internal.leaf_largest_value(oid, name),
+    leaf_id_internal.leaf_users_of_sequence(oid, name, oid[]),
+    leaf_id_internal.leaf_code_of_sequence(oid),
+    leaf_id_internal.leaf_largest_taken(oid),
+    leaf_id_internal.leaf_close_sequence(oid),
+    leaf_id_internal.leaf_small_references(oid, smallint, bigint),
+    leaf_id_internal.leaf_give_tag(text, name, text, numeric, bigint, integer, boolean),
+    leaf_id_internal.leaf_tell_unindexed(oid, name, text),
+    leaf_id_internal.leaf_lock_relation(oid),
+    leaf_id_internal.leaf_lock_rest(oid, oid[], float8),
+    leaf_id_internal.leaf_assert_locked(oid, oid[]),
+    leaf_id_internal.leaf_lock_holders(oid, oid[]),
+    leaf_id_internal.leaf_lock_to_move(oid, text, oid[]),
+    leaf_id_internal.leaf_begin_move(oid, name),
+    leaf_id_internal.leaf_end_move(text, text[], text),
+    leaf_id_internal.leaf_refuse_adoption(oid, smallint, name, text, oid[], oid[]),
+    leaf_id_internal.leaf_plan_adoption(oid, name, text, integer, boolean),
+    leaf_id_internal.leaf_check_adopted(name, oid[], oid[], text, bigint, name[]),
+    leaf_id_internal.leaf_adopt_column(regclass, name, text, integer, boolean),
+    leaf_id_internal.leaf_create_sequence(oid, smallint, name, regtype, bigint),
+    leaf_id_internal.leaf_grant_sequence(oid, name[]),
+    leaf_id_internal.leaf_roles_of_tag(oid, text),
+    leaf_id_internal.leaf_insert_is_enough(oid, text),
+    leaf_id_internal.leaf_last_of_tag(text, name, text),
+    leaf_id_internal.leaf_plan_release(oid, name),
+    leaf_id_internal.leaf_check_released(smallint, name, oid[], oid, boolean, bigint, name[]),
+    leaf_id_internal.leaf_release_column(regclass, name),
+    leaf_id_internal.leaf_movable_columns(name, boolean)
 TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE
-    @extschema@.leaf_adopt_all(name),
+    @extschema@.leaf_adopt_all(name, boolean),
     @extschema@.leaf_release_all(name),
-    leaf_id.leaf_move_all(name, boolean)
+    leaf_id_internal.leaf_may_commit(boolean),
+    leaf_id_internal.leaf_move_all(name, boolean, boolean)
 TO PUBLIC;
 
 -- Functions that manage tags run with the caller's rights: they require privileges on leaf_alloc,
--- so one GRANT on that table makes a role a manager of tags. USAGE on the schema opens no table,
+-- so one GRANT on that table makes a role a manager of tags. USAGE on the schemas opens no table,
 -- and makes no name in granted_to valid, where only a role's own USAGE counts.
-GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
+GRANT USAGE ON SCHEMA leaf_id, leaf_id_internal TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
-    @extschema@.leaf_tag_drop(text, boolean, boolean),
+    @extschema@.leaf_tag_create(text, bigint, integer, integer, bigint, text, text, boolean, boolean),
+    @extschema@.leaf_tag_drop(text, boolean, boolean, boolean),
     @extschema@.leaf_tag_reset(text, bigint, boolean),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_sync(text),
     @extschema@.leaf_sync(text, regclass, name),
     @extschema@.leaf_check(text),
-    leaf_id.leaf_fit_tags(text, boolean),
-    leaf_id.leaf_used_up(bigint, bigint, bigint),
-    leaf_id.leaf_default_source(pg_node_tree, oid),
-    leaf_id.leaf_issuers(),
-    leaf_id.leaf_issuer(),
-    leaf_id.leaf_issuing_columns(),
-    leaf_id.leaf_read_columns(text),
-    leaf_id.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint),
-    leaf_id.leaf_grant_to_owner(text, oid, boolean),
-    leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint, bigint),
-    leaf_id.leaf_fit_end(text, boolean, bigint, bigint),
-    leaf_id.leaf_skip_ids(text, bigint),
-    leaf_id.leaf_tags_without_columns(text),
-    leaf_id.leaf_column_max(oid, smallint),
-    leaf_id.leaf_warnings(),
-    leaf_id.leaf_tag_next(text),
-    leaf_id.leaf_has_key(text),
-    leaf_id.leaf_forget(text),
-    leaf_id.leaf_function_name(text),
-    leaf_id.leaf_wrong_argument(text, integer, bigint, integer, bigint),
-    leaf_id.leaf_grantee(text),
-    leaf_id.leaf_grantees(text),
-    leaf_id.leaf_is_grantee(name),
-    leaf_id.leaf_gapless_restart(text, bigint),
-    leaf_id.leaf_check_preloaded(boolean),
-    leaf_id.leaf_grant_tag(text, text),
-    leaf_id.leaf_is_manager(oid),
-    leaf_id.leaf_create_tag(text, integer, bigint, integer, bigint, text, text, boolean),
+    leaf_id_internal.leaf_fit_tags(text, boolean),
+    leaf_id_internal.leaf_used_up(bigint, bigint, bigint),
+    leaf_id_internal.leaf_default_source(pg_node_tree, oid, integer),
+    leaf_id_internal.leaf_issuers(),
+    leaf_id_internal.leaf_issuer(),
+    leaf_id_internal.leaf_issuing_columns(text, boolean),
+    leaf_id_internal.leaf_columns_of_tag(text),
+    leaf_id_internal.leaf_read_tables(text),
+    leaf_id_internal.leaf_missing_grant(text, oid),
+    leaf_id_internal.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint),
+    leaf_id_internal.leaf_raise_for_columns(text, boolean, bigint),
+    leaf_id_internal.leaf_skip_ids(text, bigint),
+    leaf_id_internal.leaf_tags_without_columns(text),
+    leaf_id_internal.leaf_column_max(oid, smallint),
+    leaf_id_internal.leaf_unsettled(),
+    leaf_id_internal.leaf_tag_next(text),
+    leaf_id_internal.leaf_has_key(text),
+    leaf_id_internal.leaf_make_key(text, bigint, text),
+    leaf_id_internal.leaf_forget(text),
+    leaf_id_internal.leaf_function_name(text),
+    leaf_id_internal.leaf_wrong_argument(text, bigint, integer, integer, bigint),
+    leaf_id_internal.leaf_grantee(text),
+    leaf_id_internal.leaf_grantees(text),
+    leaf_id_internal.leaf_is_grantee(name),
+    leaf_id_internal.leaf_gapless_restart(text, bigint),
+    leaf_id_internal.leaf_check_preloaded(boolean),
+    leaf_id_internal.leaf_grant_tag(text, text),
+    leaf_id_internal.leaf_is_manager(oid),
+    leaf_id_internal.leaf_may_issue(oid, text),
+    leaf_id_internal.leaf_may_have_grant(oid),
+    leaf_id_internal.leaf_create_tag(text, bigint, integer, integer, bigint, text, text, boolean, boolean),
+    leaf_id_internal.leaf_check_start(text, bigint),
+    leaf_id_internal.leaf_unindexed_size(oid, name),
     leaf_id.leaf_left(bigint, integer, integer, bigint, integer, integer, boolean),
     -- The same with leaf_gapless. Not leaf_gapless_next(), whose callers can block each other.
-    @extschema@.leaf_gapless_create(text, bigint),
-    @extschema@.leaf_gapless_drop(text, boolean)
+    leaf_id.leaf_gapless_create(text, bigint),
+    leaf_id.leaf_gapless_drop(text, boolean)
 TO PUBLIC;
 
 -- The views and the functions under them check their readers: roles that may read leaf_alloc see
@@ -233,14 +237,14 @@ TO PUBLIC;
 -- leaf_gapless has no view.
 GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.server, leaf_id.fleet TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    leaf_id.leaf_require(text),
-    leaf_id.leaf_segment_slots(),
-    leaf_id.leaf_central_connections(),
-    leaf_id.leaf_server_state(),
-    leaf_id.leaf_narrowest_columns(),
-    leaf_id.leaf_is_narrow(bigint, bigint),
-    leaf_id.leaf_tag_problems(),
-    leaf_id.leaf_server_problems()
+    leaf_id_internal.leaf_require(text),
+    leaf_id_internal.leaf_segment_slots(),
+    leaf_id_internal.leaf_central_connections(),
+    leaf_id_internal.leaf_server_state(),
+    leaf_id_internal.leaf_narrowest_columns(),
+    leaf_id_internal.leaf_is_narrow(bigint, bigint),
+    leaf_id_internal.leaf_tag_problems(),
+    leaf_id_internal.leaf_server_problems()
 TO PUBLIC;
 GRANT SELECT ON leaf_id.leaf_alloc, leaf_id.leaf_registry, leaf_id.leaf_gapless TO pg_monitor;
 
@@ -258,22 +262,21 @@ GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf
 -- Settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
-    @extschema@.leaf_tag_drop(text, boolean, boolean),
+    @extschema@.leaf_tag_create(text, bigint, integer, integer, bigint, text, text, boolean, boolean),
+    @extschema@.leaf_tag_drop(text, boolean, boolean, boolean),
     @extschema@.leaf_tag_reset(text, bigint, boolean),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_sync(text),
     @extschema@.leaf_sync(text, regclass, name),
     @extschema@.leaf_check(text),
-    @extschema@.leaf_gapless_create(text, bigint),
-    @extschema@.leaf_gapless_drop(text, boolean),
-    @extschema@.leaf_gapless_next(text),
-    @extschema@.leaf_opaque_encode(text, bigint),
-    @extschema@.leaf_opaque_decode(text, bigint),
+    leaf_id.leaf_gapless_create(text, bigint),
+    leaf_id.leaf_gapless_drop(text, boolean),
+    leaf_id.leaf_gapless_next(text),
+    leaf_id.leaf_opaque_encode(text, bigint),
+    leaf_id.leaf_opaque_decode(text, bigint),
     leaf_id.leaf_opaque_key(text),
-    @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
-    leaf_id.leaf_make_key(text, bigint, text),
+    leaf_id.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_claim(internal, integer),
     leaf_id.leaf_worker_lease(internal, integer),
     leaf_id.leaf_worker_release(integer),

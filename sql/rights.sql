@@ -2,16 +2,16 @@
 -- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
 -- makes no name valid; only a grant to the role itself does, on the schema or on leaf_alloc.
 
-CREATE FUNCTION leaf_id.leaf_is_manager(role oid) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_is_manager(role oid) RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT has_table_privilege($1, 'leaf_id.leaf_alloc'::regclass, 'UPDATE') OR pg_has_role($1, 'pg_database_owner', 'USAGE')
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_is_manager(oid) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_is_manager(oid) IS
     'Whether a role may edit tags, or drop the database';
 
-CREATE FUNCTION leaf_id.leaf_grantee(role text) RETURNS text
+CREATE FUNCTION leaf_id_internal.leaf_grantee(role text) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -19,11 +19,11 @@ AS $$
     SELECT CASE WHEN lower($1) = 'public' AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $1)
         THEN 'public' ELSE $1 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_grantee(text) IS 'The name of a role, or public, as in granted_to';
+COMMENT ON FUNCTION leaf_id_internal.leaf_grantee(text) IS 'The name of a role, or public, as in granted_to';
 
 -- Otherwise its entries in rows belong to a dropped role of the same name; as caller_is_one_of() in
 -- src/pg/roles.rs.
-CREATE FUNCTION leaf_id.leaf_is_grantee(role name) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_is_grantee(role name) RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -32,27 +32,55 @@ AS $$
         WHERE n.nspname = 'leaf_id' AND c.oid = 'leaf_id.leaf_alloc'::regclass
             AND r.rolname = $1 AND a.grantee = r.oid)
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_is_grantee(name) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_is_grantee(name) IS
     'Whether a name in granted_to counts: its role has a grant on the schema or on leaf_alloc, directly';
 
-CREATE FUNCTION leaf_id.leaf_grantees(tag text) RETURNS name[]
+CREATE FUNCTION leaf_id_internal.leaf_grantees(tag text) RETURNS name[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT coalesce(array_agg(g.name), '{}')
     FROM leaf_id.leaf_alloc a CROSS JOIN LATERAL unnest(a.granted_to) g (name)
-    WHERE a.biz_tag = $1 AND leaf_id.leaf_is_grantee(g.name)
+    WHERE a.biz_tag = $1 AND leaf_id_internal.leaf_is_grantee(g.name)
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_grantees(text) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_grantees(text) IS
     'The roles that may issue ids of a tag because of a grant';
 
-CREATE FUNCTION leaf_id.leaf_grant_tag(tag text, role text) RETURNS void
+-- Whose object counts: one predicate for the statements that a table's or a domain's owner makes about
+-- a tag. One that may not issue it could do nothing to it directly. Who opens a tag to PUBLIC has opened
+-- it to all.
+CREATE FUNCTION leaf_id_internal.leaf_may_issue(role oid, tag text) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT leaf_id_internal.leaf_is_manager($1) OR EXISTS (
+        SELECT FROM unnest(leaf_id_internal.leaf_grantees($2)) g (name) LEFT JOIN pg_roles r ON r.rolname = g.name
+        WHERE g.name = 'public' OR pg_has_role($1, r.oid, 'USAGE'))
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_may_issue(oid, text) IS
+    'Whether a role may edit tags, drop the database, or issue ids of this tag';
+
+-- A name in granted_to counts only with a grant on the schema or on leaf_alloc.
+CREATE FUNCTION leaf_id_internal.leaf_may_have_grant(role oid) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (
+            SELECT FROM pg_namespace n, pg_class c, aclexplode(n.nspacl || c.relacl) a
+            WHERE n.nspname = 'leaf_id' AND c.oid = 'leaf_id.leaf_alloc'::regclass
+                AND a.grantee <> 0 AND pg_has_role($1, a.grantee, 'USAGE'))
+        OR EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE 'public' = ANY (a.granted_to))
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_may_have_grant(oid) IS
+    'False if a role may issue ids of no tag';
+
+CREATE FUNCTION leaf_id_internal.leaf_grant_tag(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
-    grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
+    is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, UPDATE');
+    grantee_name CONSTANT text := leaf_id_internal.leaf_grantee($2);
 BEGIN
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
@@ -69,7 +97,7 @@ BEGIN
                 ERRCODE = 'undefined_object',
                 MESSAGE = format('role "%s" does not exist', grantee_name);
         END IF;
-        IF NOT leaf_id.leaf_is_grantee(grantee_name::name) THEN
+        IF NOT leaf_id_internal.leaf_is_grantee(grantee_name::name) THEN
             UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, grantee_name::name)
             WHERE grantee_name::name = ANY (a.granted_to);
         END IF;
@@ -97,12 +125,12 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_grant_tag(text, text) IS 'What leaf_tag_grant() does';
+COMMENT ON FUNCTION leaf_id_internal.leaf_grant_tag(text, text) IS 'What leaf_tag_grant() does';
 
 CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT leaf_id.leaf_grant_tag($1, $2)';
+AS 'SELECT leaf_id_internal.leaf_grant_tag($1, $2)';
 COMMENT ON FUNCTION @extschema@.leaf_tag_grant(text, text) IS
     'Lets a role issue ids of a tag, or every role: public';
 
@@ -111,10 +139,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
+    is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, UPDATE');
     left_over name[];
     was_granted boolean;
-    grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
+    grantee_name CONSTANT text := leaf_id_internal.leaf_grantee($2);
 BEGIN
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
@@ -142,7 +170,7 @@ BEGIN
     IF 'public' = ANY (left_over) THEN
         RAISE NOTICE USING
             MESSAGE = format('every role may still issue ids of tag "%s"', $1),
-            HINT = format('To take that away: SELECT %s(%L, ''public'');', leaf_id.leaf_function_name('leaf_tag_revoke'), $1);
+            HINT = format('To take that away: SELECT %s(%L, ''public'');', leaf_id_internal.leaf_function_name('leaf_tag_revoke'), $1);
     END IF;
 END
 $$;

@@ -2,34 +2,38 @@
 
 DO $$
 BEGIN
-    IF '@extschema@' OPERATOR(pg_catalog.=) 'leaf_id'::pg_catalog.text THEN
+    IF '@extschema@' OPERATOR(pg_catalog.=) ANY ('{leaf_id,leaf_id_internal}'::pg_catalog.text[]) THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_schema',
-            MESSAGE = 'extension "leaf_id" cannot be created in schema "leaf_id"',
-            DETAIL = 'It creates that schema for its tables.',
-            HINT = 'Drop or rename schema "leaf_id", then run CREATE EXTENSION leaf_id without a SCHEMA clause.';
+            MESSAGE = 'extension "leaf_id" cannot be created in schema "@extschema@"',
+            DETAIL = 'It creates that schema itself.',
+            HINT = 'Drop or rename schema "@extschema@", then run CREATE EXTENSION leaf_id without a SCHEMA clause.';
     END IF;
 END
 $$;
 
--- Schema of the extension's tables. An existing one is an error, since objects that others have
--- created in it could take the place of ours.
+-- Schemas of the extension: what a person reads and calls, and what only its own functions call. An
+-- existing one is an error, since objects that others have created in it could take the place of ours.
 DO $$
 DECLARE
-    owner CONSTANT pg_catalog.name := (
-        SELECT pg_catalog.pg_get_userbyid(n.nspowner)
-        FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'leaf_id');
+    present pg_catalog.record;
 BEGIN
-    IF owner IS NOT NULL THEN
-        RAISE EXCEPTION 'schema "leaf_id" already exists' USING
+    SELECT n.nspname AS name, pg_catalog.pg_get_userbyid(n.nspowner) AS owner INTO present
+    FROM pg_catalog.pg_namespace n
+    WHERE n.nspname OPERATOR(pg_catalog.=) ANY ('{leaf_id,leaf_id_internal}'::pg_catalog.name[])
+    ORDER BY n.nspname LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'schema "%" already exists', present.name USING
             ERRCODE = 'duplicate_schema',
-            DETAIL = 'CREATE EXTENSION leaf_id creates it, for its tables.',
-            HINT = pg_catalog.format('It belongs to role %I. That role, or a superuser, can rename or drop it.', owner);
+            DETAIL = 'CREATE EXTENSION leaf_id creates it.',
+            HINT = pg_catalog.format('It belongs to role %I. That role, or a superuser, can rename or drop it.', present.owner);
     END IF;
 END
 $$;
 CREATE SCHEMA leaf_id;
-COMMENT ON SCHEMA leaf_id IS 'Views, tables and internal functions of extension leaf_id';
+COMMENT ON SCHEMA leaf_id IS 'Views and tables of extension leaf_id, and functions for its administrators';
+CREATE SCHEMA leaf_id_internal;
+COMMENT ON SCHEMA leaf_id_internal IS 'What only extension leaf_id itself calls';
 
 -- The table of tags: Leaf's leaf_alloc, plus the state of each row.
 
@@ -67,10 +71,10 @@ CREATE TABLE leaf_id.leaf_alloc (
 WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_alloc IS
-    'Tags of leaf_id: manage them with INSERT, UPDATE and DELETE, or with leaf_tag_create() and leaf_tag_drop()';
+    'Tags of leaf_id, as leaf_tag_create() makes them: one row each';
 COMMENT ON COLUMN leaf_id.leaf_alloc.biz_tag IS 'Name of the tag, 1 to 128 bytes';
 COMMENT ON COLUMN leaf_id.leaf_alloc.max_id IS
-    'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() restarts the tag at any id. With a server: one past the highest id that came from there';
+    'The next id that is not claimed; it can only be raised, except by leaf_tag_reset()';
 COMMENT ON COLUMN leaf_id.leaf_alloc.step IS
     'First and smallest number of ids claimed at once; it grows with use up to max_step';
 COMMENT ON COLUMN leaf_id.leaf_alloc.description IS 'Free text';
@@ -109,7 +113,7 @@ COMMENT ON COLUMN leaf_id.leaf_high_mark.high IS 'One past the highest id that w
 
 -- For tables whose rows are this database's own: a publication FOR ALL TABLES includes the
 -- publisher's.
-CREATE FUNCTION leaf_id.leaf_not_replicated() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_not_replicated() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -122,29 +126,12 @@ BEGIN
     RETURN coalesce(NEW, OLD);
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_not_replicated() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_not_replicated() IS
     'Trigger: leaves out replicated rows';
 CREATE TRIGGER leaf_high_mark_stays
     BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_high_mark
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_high_mark ENABLE REPLICA TRIGGER leaf_high_mark_stays;
-
--- Not dumped: it names tables by oid.
-CREATE TABLE leaf_id.leaf_adopted (
-    relation oid,
-    column_number smallint,
-    tag text COLLATE "C" NOT NULL UNIQUE,
-    PRIMARY KEY (relation, column_number)
-);
-COMMENT ON TABLE leaf_id.leaf_adopted IS
-    'Set by leaf_id: columns that leaf_id.adopt_new_columns gave a tag, which is dropped with them';
-COMMENT ON COLUMN leaf_id.leaf_adopted.relation IS 'The table';
-COMMENT ON COLUMN leaf_id.leaf_adopted.column_number IS 'The column';
-COMMENT ON COLUMN leaf_id.leaf_adopted.tag IS 'The tag';
-CREATE TRIGGER leaf_adopted_stays
-    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_adopted
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
-ALTER TABLE leaf_id.leaf_adopted ENABLE REPLICA TRIGGER leaf_adopted_stays;
 
 -- A separate table: a GRANT on leaf_alloc makes a role a manager of tags, but must not disclose
 -- keys.
@@ -167,7 +154,7 @@ COMMENT ON COLUMN leaf_id.leaf_opaque_key.key IS 'The key, of 256 bits';
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_opaque_key', '');
 
 -- A subscriber keeps its existing key. An error would stop the apply worker with all its tables.
-CREATE FUNCTION leaf_id.leaf_opaque_key_merge() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_opaque_key_merge() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -190,9 +177,9 @@ BEGIN
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_opaque_key_merge() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_opaque_key_merge() IS
     'Trigger: leaves out replicated keys that exist';
 CREATE TRIGGER leaf_opaque_key_merge
     BEFORE INSERT ON leaf_id.leaf_opaque_key
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_opaque_key_merge();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_opaque_key_merge();
 ALTER TABLE leaf_id.leaf_opaque_key ENABLE REPLICA TRIGGER leaf_opaque_key_merge;

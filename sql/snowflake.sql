@@ -1,14 +1,14 @@
 -- Snowflake ids: functions that issue them, decode them, and compute bounds for a time.
 
 CREATE FUNCTION @extschema@.leaf_snowflake_next() RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support
+    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id_internal.leaf_next_support
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_next';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_next() IS
     'The next snowflake id of this server: milliseconds, worker id, sequence';
 
-CREATE FUNCTION leaf_id.leaf_snowflake_next_stable(function oid, internal) RETURNS bigint
+CREATE FUNCTION leaf_id_internal.leaf_snowflake_next_stable(function oid, internal) RETURNS bigint
     STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_next_stable';
-COMMENT ON FUNCTION leaf_id.leaf_snowflake_next_stable(oid, internal) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_snowflake_next_stable(oid, internal) IS
     'What leaf_snowflake_next becomes in COPY; not to be called from SQL';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_next_batch(n integer) RETURNS SETOF bigint
@@ -43,19 +43,19 @@ COMMENT ON FUNCTION @extschema@.leaf_snowflake_time(bigint, bigint, text) IS
 CREATE FUNCTION @extschema@.leaf_snowflake_min(ts timestamptz) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_min_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_min(timestamptz) IS
-    'The smallest snowflake id of the millisecond of ts: WHERE id >= leaf_snowflake_min(from) AND id < leaf_snowflake_min(until)';
+    'The smallest snowflake id of the millisecond of ts, for ranges of time';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_min(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
     RETURNS bigint
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_min_in_format_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_min(timestamptz, bigint, text) IS
-    'The same with an epoch in Unix milliseconds and a layout, for ids of another server, and for indexes and CHECK constraints';
+    'The same with an epoch in Unix milliseconds and a layout, for indexes and CHECK constraints';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_compose(ts timestamptz, worker_id integer, sequence bigint)
     RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_compose_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint) IS
-    'The snowflake id with these parts, with leaf_id.epoch and leaf_id.snowflake_layout: for rows of past times';
+    'The snowflake id with these parts, for rows of past times';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_compose(
     ts timestamptz, worker_id integer, sequence bigint,
@@ -68,4 +68,4 @@ COMMENT ON FUNCTION @extschema@.leaf_snowflake_compose(timestamptz, integer, big
 CREATE FUNCTION leaf_id.leaf_snowflake_reset(until timestamptz) RETURNS void
     STRICT VOLATILE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_reset_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_snowflake_reset(timestamptz) IS
-    'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
+    'Lets ids carry any time later than until: for a worker id that was never used, by superusers';

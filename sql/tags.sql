@@ -1,30 +1,30 @@
 -- Triggers for edits of tags, and functions to manage tags.
 
-CREATE FUNCTION leaf_id.leaf_alloc_stamp() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_alloc_stamp() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_stamp_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_alloc_stamp() IS
-    'Trigger: stamps rows of leaf_id.leaf_alloc, refuses to lower max_id, and merges replicated rows of tags that exist';
+COMMENT ON FUNCTION leaf_id_internal.leaf_alloc_stamp() IS
+    'Trigger: stamps rows, refuses to lower max_id, and merges replicated rows of tags that exist';
 
-CREATE FUNCTION leaf_id.leaf_alloc_edit() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_alloc_edit() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_edit_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_alloc_edit() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_alloc_edit() IS
     'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
 
-CREATE FUNCTION leaf_id.leaf_alloc_truncate() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_alloc_truncate() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_truncate_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_alloc_truncate() IS
-    'Trigger: refuses TRUNCATE without leaf_id.allow_truncate, and drops every cached segment of this database when it commits';
+COMMENT ON FUNCTION leaf_id_internal.leaf_alloc_truncate() IS
+    'Trigger: refuses TRUNCATE without leaf_id.allow_truncate, or drops what this database has cached';
 
 CREATE TRIGGER leaf_alloc_stamp
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_alloc
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_stamp();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_alloc_stamp();
 -- AFTER: only rows actually written are edits (ON CONFLICT DO NOTHING writes none).
 CREATE TRIGGER leaf_alloc_edit
     AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_alloc
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_edit();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_alloc_edit();
 CREATE TRIGGER leaf_alloc_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
-    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_alloc_truncate();
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_alloc_truncate();
 
 -- Marks left by edits. Written by SQL, not by oid like those of claims, since tools that copy the
 -- table of marks follow it with row triggers.
@@ -33,14 +33,14 @@ CREATE FUNCTION leaf_id.leaf_left(
     is_sourced boolean) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_left_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_left(bigint, integer, integer, bigint, integer, integer, boolean) IS
-    'What a row leaves to the mark of its name: max_id, and the ids of claims that promotions since its last one may have lost';
+    'What a row leaves to the mark of its name: max_id, and ids that promotions may have lost';
 
-CREATE FUNCTION leaf_id.leaf_next_here(tag text) RETURNS bigint
+CREATE FUNCTION leaf_id_internal.leaf_next_here(tag text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_next_here_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_next_here(text) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_next_here(text) IS
     'The next id of a tag that this transaction has created or issued; 0 of any other';
 
-CREATE FUNCTION leaf_id.leaf_alloc_mark() RETURNS trigger
+CREATE FUNCTION leaf_id_internal.leaf_alloc_mark() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -63,7 +63,7 @@ BEGIN
     END IF;
     FOR gone IN
         SELECT a.biz_tag AS name, leaf_id.leaf_left(
-            greatest(a.max_id, before.high, leaf_id.leaf_next_here(a.biz_tag)),
+            greatest(a.max_id, before.high, leaf_id_internal.leaf_next_here(a.biz_tag)),
             a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim, a.server IS NOT NULL) AS high
         FROM (
             SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
@@ -77,23 +77,17 @@ BEGIN
         INSERT INTO leaf_id.leaf_high_mark AS m (tag, high) VALUES (gone.name, gone.high)
         ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
-    -- What follows is the other table that knows names.
-    IF TG_OP = 'UPDATE' THEN
-        UPDATE leaf_id.leaf_adopted SET tag = NEW.biz_tag WHERE tag = OLD.biz_tag;
-    ELSE
-        DELETE FROM leaf_id.leaf_adopted WHERE TG_OP = 'TRUNCATE' OR tag = OLD.biz_tag;
-    END IF;
     RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_alloc_mark() IS
-    'Trigger: leaves the max_id of a row that goes, or is renamed, to the mark of its name; leaf_adopted follows';
+COMMENT ON FUNCTION leaf_id_internal.leaf_alloc_mark() IS
+    'Trigger: leaves the max_id of a row that goes, or is renamed, to the mark of its name';
 CREATE TRIGGER leaf_alloc_mark
     AFTER UPDATE OR DELETE ON leaf_id.leaf_alloc
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_mark();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_alloc_mark();
 CREATE TRIGGER leaf_alloc_mark_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
-    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_alloc_mark();
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_alloc_mark();
 
 -- ALWAYS: a logical replication subscriber must invalidate its caches, too.
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
@@ -103,21 +97,21 @@ ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
 
 -- For HINTs.
-CREATE FUNCTION leaf_id.leaf_function_name(function text) RETURNS text
+CREATE FUNCTION leaf_id_internal.leaf_function_name(function text) RETURNS text
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_function_name_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_function_name(text) IS
-    'A function of the extension as a statement must name it: with its schema, unless that is in the search path';
+COMMENT ON FUNCTION leaf_id_internal.leaf_function_name(text) IS
+    'A function of the extension as a statement names it: with its schema, unless that is searched';
 
-CREATE FUNCTION leaf_id.leaf_check_preloaded(is_error boolean) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_check_preloaded(is_error boolean) RETURNS boolean
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_check_preloaded_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_check_preloaded(boolean) IS
-    'True; an error, or else a warning in each session, if the library was not loaded when the server started';
+COMMENT ON FUNCTION leaf_id_internal.leaf_check_preloaded(boolean) IS
+    'True; an error, or a warning in each session, if the library is not preloaded';
 -- CREATE EXTENSION is the first to say so.
-SELECT leaf_id.leaf_check_preloaded(false);
+SELECT leaf_id_internal.leaf_check_preloaded(false);
 
 -- Checked before a row is written: the table's constraints would say the same with all its values.
-CREATE FUNCTION leaf_id.leaf_wrong_argument(
-    tag text, step integer, start bigint, max_step integer, max_value bigint, OUT argument text, OUT allowed text)
+CREATE FUNCTION leaf_id_internal.leaf_wrong_argument(
+    tag text, start bigint, step integer, max_step integer, max_value bigint, OUT argument text, OUT allowed text)
 RETURNS record
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -125,32 +119,80 @@ AS $$
     SELECT w.argument, w.allowed
     FROM (VALUES
         (1, 'tag', '1 to 128 bytes long', octet_length($1) NOT BETWEEN 1 AND 128),
-        (2, 'step', 'at least 1', $2 < 1),
-        (3, 'start', 'at least 1', $3 < 1),
-        (4, 'max_step', format('at least "step" (%s)', $2), $4 < $2),
+        (2, 'start', 'at least 1', $2 < 1),
+        (3, 'step', 'at least 1', $3 < 1),
+        (4, 'max_step', format('at least "step" (%s)', $3), $4 < $3),
         (5, 'max_value', '1 to 9223372036854775806', $5 NOT BETWEEN 1 AND 9223372036854775806),
-        (6, 'start', format('at most "max_value" (%s)', $5), $3 > $5)
+        (6, 'start', format('at most "max_value" (%s)', $5), $2 > $5)
     ) w (number, argument, allowed, is_wrong)
     WHERE w.is_wrong
     ORDER BY w.number LIMIT 1
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_wrong_argument(text, integer, bigint, integer, bigint) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_wrong_argument(text, bigint, integer, integer, bigint) IS
     'Which of these arguments is out of range, and what is allowed; null: none';
 
-CREATE FUNCTION leaf_id.leaf_create_tag(
-    tag text, step integer, start bigint, max_step integer, max_value bigint, description text, server text,
-    if_not_exists boolean) RETURNS void
+-- What is not read gets a NOTICE, so that a role may create tags of tables that it may not read.
+CREATE FUNCTION leaf_id_internal.leaf_check_start(tag text, first_id bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    this record;
+    larger text;
+BEGIN
+    -- Its ids are not in the order of the numbers.
+    IF leaf_id_internal.leaf_has_key($1) THEN
+        RETURN true;
+    END IF;
+    FOR this IN
+        SELECT c.relation, c.column_name, max(v.largest) AS largest,
+            coalesce(max(v.unread), CASE WHEN min(u.size) > 100000000 THEN 'it has no index, and is large' END) AS unread
+        FROM leaf_id_internal.leaf_columns_of_tag($1) c
+        CROSS JOIN LATERAL (SELECT leaf_id_internal.leaf_unindexed_size(c.relation, c.column_name) AS size) u
+        CROSS JOIN LATERAL leaf_id_internal.leaf_family(c.relation) m
+        JOIN pg_class r ON r.oid = m AND r.relkind <> 'p'
+        JOIN pg_attribute a ON a.attrelid = m AND a.attname = c.column_name AND NOT a.attisdropped
+        -- The function is strict: a NULL column number skips the read.
+        CROSS JOIN LATERAL leaf_id_internal.leaf_column_max(
+            m, CASE WHEN coalesce(u.size, 0) <= 100000000 THEN a.attnum END) v
+        GROUP BY c.relation, c.column_name
+    LOOP
+        IF this.largest >= $2 THEN
+            larger := concat_ws(E'\n', larger, format(
+                'Column "%s" of table %s holds %s.', this.column_name, this.relation::regclass, this.largest));
+        ELSIF this.unread IS NOT NULL THEN
+            RAISE NOTICE 'column "%" of table %, which takes ids from tag "%", was not read', this.column_name, this.relation::regclass, $1
+                USING DETAIL = this.unread;
+        END IF;
+    END LOOP;
+    IF larger IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = format('cannot create tag "%s" with first id %s because columns hold that or larger ids', $1, $2),
+            DETAIL = larger,
+            HINT = format('To create it above them: SELECT * FROM %s(%L);', leaf_id_internal.leaf_function_name('leaf_sync'), $1);
+    END IF;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_check_start(text, bigint) IS
+    'True; an error if a column that takes ids from a new tag holds its first id, or a larger one';
+
+CREATE FUNCTION leaf_id_internal.leaf_create_tag(
+    tag text, start bigint, step integer, max_step integer, max_value bigint, description text, server text,
+    if_not_exists boolean, force boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- Here and not by PERFORM, whose SQL would be in the CONTEXT of the error.
-    is_permitted CONSTANT boolean := leaf_id.leaf_require('INSERT');
+    is_right boolean := leaf_id_internal.leaf_require('INSERT');
     missing CONSTANT text := CASE
         WHEN $1 IS NULL THEN 'tag'
-        WHEN $2 IS NULL THEN 'step'
-        WHEN $3 IS NULL THEN 'start'
+        WHEN $2 IS NULL THEN 'start'
+        WHEN $3 IS NULL THEN 'step'
         WHEN $8 IS NULL THEN 'if_not_exists'
+        WHEN $9 IS NULL THEN 'force'
     END;
     last_id CONSTANT bigint := coalesce($5, 9223372036854775806);
     wrong record;
@@ -167,8 +209,8 @@ BEGIN
             MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
-    PERFORM leaf_id.leaf_check_preloaded(false);
-    SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument($1, $2, $3, $4, last_id) w;
+    PERFORM leaf_id_internal.leaf_check_preloaded(false);
+    SELECT w.* INTO wrong FROM leaf_id_internal.leaf_wrong_argument($1, $2, $3, $4, last_id) w;
     IF wrong.argument IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
@@ -183,51 +225,58 @@ BEGIN
     -- Without a conflict target, which takes the right to read the column.
     INSERT INTO leaf_id.leaf_alloc (
         biz_tag, step, max_id, max_step, max_value, description, server)
-    VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7)
+    VALUES ($1, $3, $2, coalesce($4, greatest($3, 1000000)), last_id, $6, $7)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        RETURN;
+        -- Ids of a source server are above its own. To know whose columns count, one has to read tags.
+        IF NOT $9 AND $7 IS NULL AND has_table_privilege('leaf_id.leaf_alloc', 'SELECT') THEN
+            is_right := leaf_id_internal.leaf_check_start($1, $2);
+        END IF;
     ELSIF NOT $8 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'duplicate_object',
             MESSAGE = pg_catalog.format('tag "%s" already exists', $1);
+    ELSE
+        RAISE NOTICE USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
     END IF;
-    RAISE NOTICE USING
-        ERRCODE = 'duplicate_object',
-        MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_create_tag(text, integer, bigint, integer, bigint, text, text, boolean) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_create_tag(text, bigint, integer, integer, bigint, text, text, boolean, boolean) IS
     'What leaf_tag_create() does';
 
 CREATE FUNCTION @extschema@.leaf_tag_create(
     tag text,
-    step integer DEFAULT 1000,
     start bigint DEFAULT 1,
+    step integer DEFAULT 1000,
     max_step integer DEFAULT NULL,
     max_value bigint DEFAULT NULL,
     description text DEFAULT NULL,
     server text DEFAULT NULL,
-    if_not_exists boolean DEFAULT false
+    if_not_exists boolean DEFAULT false,
+    force boolean DEFAULT false
 ) RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT leaf_id.leaf_create_tag($1, $2, $3, $4, $5, $6, $7, $8)';
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is.';
+AS 'SELECT leaf_id_internal.leaf_create_tag($1, $2, $3, $4, $5, $6, $7, $8, $9)';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, bigint, integer, integer, bigint, text, text, boolean, boolean) IS
+    'Creates a tag whose first id is start; see docs/reference.md for max_step, max_value and server';
 
-CREATE FUNCTION leaf_id.leaf_forget(tag text) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_forget(tag text) RETURNS boolean
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_forget_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_forget(text) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_forget(text) IS
     'Forgets how far ids of a name were claimed that no tag has; true if that was known';
 
-CREATE FUNCTION @extschema@.leaf_tag_drop(tag text, forget boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
+CREATE FUNCTION @extschema@.leaf_tag_drop(
+    tag text, forget boolean DEFAULT false, force boolean DEFAULT false, if_exists boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, DELETE');
-    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'forget' WHEN $3 IS NULL THEN 'force' END;
+    is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, DELETE');
+    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'forget' WHEN $3 IS NULL THEN 'force'
+        WHEN $4 IS NULL THEN 'if_exists' END;
     columns text;
     done boolean;
 BEGIN
@@ -239,7 +288,7 @@ BEGIN
     IF NOT $3 AND NOT pg_catalog.pg_is_in_recovery() THEN
         SELECT pg_catalog.string_agg(pg_catalog.format(
             'The default of column "%s" of table %s issues its ids.', c.column_name, c.relation::pg_catalog.regclass), E'\n')
-        INTO columns FROM leaf_id.leaf_columns_of_tag($1) c
+        INTO columns FROM leaf_id_internal.leaf_columns_of_tag($1) c
         WHERE EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag OPERATOR(pg_catalog.=) $1);
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION USING
@@ -247,30 +296,34 @@ BEGIN
                 MESSAGE = pg_catalog.format('cannot drop tag "%s" because columns take their ids from it', $1),
                 DETAIL = columns,
                 HINT = pg_catalog.format('To drop it all the same: SELECT %s(%L, %sforce => true);',
-                    leaf_id.leaf_function_name('leaf_tag_drop'), $1, CASE WHEN $2 THEN 'forget => true, ' END);
+                    leaf_id_internal.leaf_function_name('leaf_tag_drop'), $1, CASE WHEN $2 THEN 'forget => true, ' END);
         END IF;
     END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
     done := FOUND;
     IF $2 THEN
-        done := leaf_id.leaf_forget($1) OR done;
+        done := leaf_id_internal.leaf_forget($1) OR done;
     END IF;
-    IF NOT done THEN
+    IF NOT done AND $4 THEN
+        RAISE NOTICE USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = pg_catalog.format('tag "%s" does not exist, skipping', $1);
+    ELSIF NOT done THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = pg_catalog.format('tag "%s" does not exist', $1);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean, boolean) IS
-    'Drops a tag that no column''s default issues, unless by force. A tag created later under this name continues above its ids, unless forget is true';
+COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean, boolean, boolean) IS
+    'Drops a tag. One created later under this name continues above its ids, unless forget is true';
 
 CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    is_permitted CONSTANT boolean := leaf_id.leaf_require('SELECT, UPDATE');
+    is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, UPDATE');
     missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'next_id' WHEN $3 IS NULL THEN 'force' END;
     columns text;
 BEGIN
@@ -289,14 +342,18 @@ BEGIN
         SELECT pg_catalog.string_agg(pg_catalog.format(
             'Column "%s" of table %s holds %s.', c.column_name, c.relation::pg_catalog.regclass, c.largest), E'\n')
         INTO columns
-        FROM leaf_id.leaf_read_columns($1) c WHERE c.tag OPERATOR(pg_catalog.=) $1 AND c.largest OPERATOR(pg_catalog.>=) $2;
+        FROM (
+            SELECT t.root AS relation, t.column_name, max(t.largest) AS largest
+            FROM leaf_id_internal.leaf_read_tables($1) t
+            WHERE t.tag OPERATOR(pg_catalog.=) $1 AND t.counts AND t.largest OPERATOR(pg_catalog.>=) $2
+            GROUP BY t.root, t.column_name) c;
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = pg_catalog.format('cannot reset tag "%s" to %s because columns hold larger ids', $1, $2),
                 DETAIL = columns,
                 HINT = pg_catalog.format('To issue them once more: SELECT %s(%L, %s, force => true);',
-                    leaf_id.leaf_function_name('leaf_tag_reset'), $1, $2);
+                    leaf_id_internal.leaf_function_name('leaf_tag_reset'), $1, $2);
         END IF;
     END IF;
     -- 0 requests a new incarnation, with which max_id may be lowered.
@@ -309,4 +366,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) IS
-    'Gives a tag a new incarnation that starts at next_id, also below ids that were issued; below those in columns only by force';
+    'Restarts a tag at next_id, also below ids that were issued; below those in columns only by force';

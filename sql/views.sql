@@ -1,12 +1,12 @@
 -- The views, all in schema leaf_id. Roles that may read leaf_id.leaf_alloc see what is of this
 -- database, and pg_monitor also what is of the server: the functions check their callers.
 
-CREATE FUNCTION leaf_id.leaf_require(privileges text) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_require(privileges text) RETURNS boolean
     STRICT STABLE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_require_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_require(text) IS
-    'True; an error with the GRANT as its hint where the caller lacks one of these privileges on leaf_alloc';
+COMMENT ON FUNCTION leaf_id_internal.leaf_require(text) IS
+    'True; an error with the GRANT as its hint if the caller lacks one of these privileges on leaf_alloc';
 
-CREATE FUNCTION leaf_id.leaf_segment_slots(
+CREATE FUNCTION leaf_id_internal.leaf_segment_slots(
     OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
     OUT current_remaining bigint, OUT fill_percent double precision,
     OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
@@ -16,18 +16,18 @@ CREATE FUNCTION leaf_id.leaf_segment_slots(
     OUT ids_skipped bigint, OUT last_error text, OUT failing_since timestamptz, OUT blocked_by integer)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_slots_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_segment_slots() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_segment_slots() IS
     'What shared memory holds of the tags of this database; see leaf_id.tags_detail';
 
-CREATE FUNCTION leaf_id.leaf_central_connections(
+CREATE FUNCTION leaf_id_internal.leaf_central_connections(
     OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
     OUT attempts integer, OUT last_claim timestamptz)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_central_connections_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_central_connections() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_central_connections() IS
     'How the servers that tags of this database are sourced from are getting on; see leaf_id.fleet';
 
-CREATE FUNCTION leaf_id.leaf_server_state(
+CREATE FUNCTION leaf_id_internal.leaf_server_state(
     OUT slots bigint, OUT slots_used bigint, OUT evictions bigint, OUT evicted_ids bigint,
     OUT missing_workers text,
     OUT snowflake_state text, OUT snowflake_hint text, OUT worker_id integer, OUT worker_id_source text,
@@ -39,35 +39,25 @@ CREATE FUNCTION leaf_id.leaf_server_state(
     OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT registry_error text)
     STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_server_state_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_server_state() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_server_state() IS
     'The slots, workers and snowflake generator of this server; see leaf_id.server';
 
--- A column of a smaller type ends before the tag does. A table counts if its owner, and that of a
--- domain, may edit tags, owns the database, or was granted the tag: others would sound an alarm for
--- tags that are not theirs.
-CREATE FUNCTION leaf_id.leaf_narrowest_columns(
+-- A column of a smaller type ends before the tag does.
+CREATE FUNCTION leaf_id_internal.leaf_narrowest_columns(
     OUT tag text, OUT relation regclass, OUT column_name name, OUT last_id bigint) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT DISTINCT ON (i.tag) i.tag, i.relation, i.column_name, e.last_id
-    FROM leaf_id.leaf_issuing_columns() i
-    JOIN leaf_id.leaf_alloc l ON l.biz_tag = i.tag
+    FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
     JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't'
     JOIN pg_attribute a ON a.attrelid = i.relation AND a.attname = i.column_name
     CROSS JOIN LATERAL (SELECT CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 END::bigint AS last_id) e
-    WHERE e.last_id IS NOT NULL
-        AND NOT EXISTS (
-            SELECT FROM (VALUES (c.relowner), (i.writer)) w (role)
-            WHERE NOT leaf_id.leaf_is_manager(w.role)
-                AND NOT EXISTS (
-                    SELECT FROM unnest(l.granted_to) g (name)
-                    LEFT JOIN pg_roles r ON r.rolname = g.name
-                    WHERE leaf_id.leaf_is_grantee(g.name) AND (g.name = 'public' OR pg_has_role(w.role, r.oid, 'USAGE'))))
+    WHERE i.counts AND e.last_id IS NOT NULL
     -- The type of an inherited column is its parent's.
     ORDER BY i.tag, e.last_id, a.attinhcount, i.relation, i.column_name
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_narrowest_columns() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_narrowest_columns() IS
     'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
 
 CREATE VIEW leaf_id.tags_detail WITH (security_barrier) AS
@@ -108,9 +98,9 @@ SELECT
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
     END AS cached_for
 FROM leaf_id.leaf_alloc a
-LEFT JOIN leaf_id.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
-LEFT JOIN leaf_id.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
-LEFT JOIN leaf_id.leaf_narrowest_columns() c ON c.tag OPERATOR(pg_catalog.=) a.biz_tag
+LEFT JOIN leaf_id_internal.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
+LEFT JOIN leaf_id_internal.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
+LEFT JOIN leaf_id_internal.leaf_narrowest_columns() c ON c.tag OPERATOR(pg_catalog.=) a.biz_tag
 CROSS JOIN LATERAL (
     SELECT least(a.max_value, c.last_id) AS last_id,
         coalesce(c.last_id OPERATOR(pg_catalog.<=) a.max_value, false) AS is_narrow
@@ -131,7 +121,7 @@ CROSS JOIN LATERAL (
             AS ids_per_second
     ) rate
 ) lasts
-WHERE leaf_id.leaf_require('SELECT');
+WHERE leaf_id_internal.leaf_require('SELECT');
 COMMENT ON VIEW leaf_id.tags_detail IS
     'Tags of this database: what is cached, how fast it is used, where they end, what went wrong';
 
@@ -150,12 +140,12 @@ SELECT
     CASE WHEN d.ids_per_second OPERATOR(pg_catalog.<) 10::pg_catalog.float8
         THEN pg_catalog.round(d.ids_per_second::pg_catalog.numeric, 1)
         ELSE pg_catalog.round(d.ids_per_second::pg_catalog.numeric)
-    END AS "ids/s",
+    END AS ids_per_s,
     CASE WHEN lasts.seconds OPERATOR(pg_catalog.<) 86400::pg_catalog.float8
         THEN pg_catalog.make_interval(secs => pg_catalog.floor(lasts.seconds))
         ELSE pg_catalog.make_interval(days => pg_catalog.floor(lasts.seconds OPERATOR(pg_catalog./) 86400::pg_catalog.float8)::pg_catalog.int4)
     END AS lasts,
-    pg_catalog.trunc(d.used_percent::pg_catalog.numeric, 1) AS "used %",
+    pg_catalog.trunc(d.used_percent::pg_catalog.numeric, 1) AS used_percent,
     d.waits,
     d.blocked_by AS pid,
     CASE
@@ -176,7 +166,7 @@ COMMENT ON VIEW leaf_id.tags IS
     'Tags of this database at a glance; leaf_id.tags_detail has the rest';
 
 CREATE VIEW leaf_id.server AS
-SELECT s.* FROM leaf_id.leaf_server_state() s;
+SELECT s.* FROM leaf_id_internal.leaf_server_state() s;
 COMMENT ON VIEW leaf_id.server IS
     'This server, all databases together: its slots, its workers and its snowflake generator';
 
@@ -198,8 +188,8 @@ SELECT
     NULL::pg_catalog.text AS address,
     NULL::pg_catalog.text AS role_name
 FROM (SELECT DISTINCT t.server::pg_catalog.text AS server FROM leaf_id.leaf_alloc t WHERE t.server IS NOT NULL) a
-LEFT JOIN leaf_id.leaf_central_connections() l ON l.server::pg_catalog.text OPERATOR(pg_catalog.=) a.server
-WHERE leaf_id.leaf_require('SELECT')
+LEFT JOIN leaf_id_internal.leaf_central_connections() l ON l.server::pg_catalog.text OPERATOR(pg_catalog.=) a.server
+WHERE leaf_id_internal.leaf_require('SELECT')
 UNION ALL
 SELECT
     'member',
@@ -224,19 +214,19 @@ SELECT
     w.address,
     w.role_name
 FROM leaf_id.leaf_worker w
-WHERE leaf_id.leaf_require('SELECT')
+WHERE leaf_id_internal.leaf_require('SELECT')
     AND (pg_catalog.pg_has_role('pg_monitor'::pg_catalog.name, 'USAGE')
         OR pg_catalog.has_table_privilege('leaf_id.leaf_worker'::pg_catalog.regclass, 'SELECT'));
 COMMENT ON VIEW leaf_id.fleet IS
-    'Other servers: those that tags of this database are sourced from, and those that have a worker id from the registry in it';
+    'Other servers: those that tags are sourced from, and those with a worker id from the registry here';
 
 -- With the caller's rights, and one look at each tag.
-CREATE FUNCTION leaf_id.leaf_tag_problems(
-    OUT severity text, OUT what text, OUT since timestamptz, OUT remedy text) RETURNS SETOF record
+CREATE FUNCTION leaf_id_internal.leaf_tag_problems(
+    OUT severity text, OUT what text, OUT since timestamptz, OUT remedy text, OUT advice text) RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT p.severity, p.what, p.since, p.remedy
+    SELECT p.severity, p.what, p.since, p.remedy, p.advice
     FROM leaf_id.tags_detail d
     CROSS JOIN LATERAL (
         SELECT coalesce(d.current_next, d.spare_first, d.max_id) > d.last_id AS is_over,
@@ -246,11 +236,11 @@ AS $$
             trunc(d.used_percent) AS percent
     ) e
     CROSS JOIN LATERAL (
-        -- Where others own the table, it would check their constraints with the rights of whoever runs
-        -- it; of a domain, it would lose the default.
+        -- Where others own the table, it would check their constraints with the rights of the role that
+        -- runs it; of a domain, it would lose the default.
         SELECT (e.percent >= 80 OR e.is_soon) AND coalesce((
             SELECT a.attinhcount = 0 AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT EXISTS (
-                SELECT FROM leaf_id.leaf_family(d.narrow_relation) m
+                SELECT FROM leaf_id_internal.leaf_family(d.narrow_relation) m
                 JOIN pg_class c ON c.oid = m
                 JOIN pg_roles o ON o.oid = c.relowner
                 WHERE NOT o.rolsuper AND o.rolname <> current_user)
@@ -260,9 +250,9 @@ AS $$
     CROSS JOIN LATERAL (VALUES
         (d.last_error IS NOT NULL AND d.server_away_since IS NULL AND NOT e.is_the_tag_over, 'critical',
             format('tag "%s" gets no ids: %s', d.tag, d.last_error),
-            d.failing_since,
+            d.failing_since, NULL,
             CASE WHEN d.blocked_by IS NOT NULL
-                THEN format('SELECT * FROM pg_stat_activity WHERE pid = %s', d.blocked_by) END),
+                THEN format('Process %s holds the lock until its transaction ends: pg_stat_activity shows what it does.', d.blocked_by) END),
         (e.percent >= 80 OR e.is_soon,
             CASE WHEN e.is_over OR e.percent >= 95 THEN 'critical'
                 WHEN e.is_soon OR e.percent >= 90 THEN 'warning'
@@ -273,76 +263,77 @@ AS $$
                 CASE WHEN e.is_soon AND NOT e.is_over
                     THEN format(', at this rate on %s', to_char(d.exhausted_at, 'YYYY-MM-DD')) END,
                 CASE WHEN d.narrow_column IS NOT NULL
-                    THEN format(', as column %I of %s does: ALTER TABLE rewrites it under a lock, and columns that reference it must follow',
-                        d.narrow_column, d.narrow_relation) END,
-                CASE WHEN d.server IS NOT NULL THEN format('; first raise it on server "%s"', d.server) END),
+                    THEN format(', as column %I of %s does', d.narrow_column, d.narrow_relation) END),
             NULL,
             nullif(concat_ws('; ',
                 CASE WHEN w.can_widen
                     THEN format('ALTER TABLE %s ALTER %I TYPE bigint', d.narrow_relation, d.narrow_column) END,
                 -- Any other end was chosen, and may keep numbers apart that are made of it.
-                CASE WHEN d.max_value IN (32767, 2147483647) AND NOT leaf_id.leaf_has_key(d.tag)
+                CASE WHEN d.max_value IN (32767, 2147483647) AND NOT leaf_id_internal.leaf_has_key(d.tag)
                         AND (d.narrow_column IS NULL OR w.can_widen)
                     THEN format('UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = %L', d.tag) END),
+                ''),
+            nullif(concat_ws(' ',
+                CASE WHEN d.server IS NOT NULL THEN format('First raise it on server "%s".', d.server) END,
+                CASE WHEN d.narrow_column IS NOT NULL
+                    THEN 'ALTER TABLE rewrites the table under a lock, and columns that reference it must follow.' END),
                 ''))
-    ) p (stands, severity, what, since, remedy)
+    ) p (stands, severity, what, since, remedy, advice)
     WHERE p.stands
     UNION ALL
-    SELECT 'critical', format('server "%s", which tags are sourced from, is away: %s', f.name, f.last_error), f.since, NULL
+    SELECT 'critical', format('server "%s", which tags are sourced from, is away: %s', f.name, f.last_error), f.since, NULL, NULL
     FROM leaf_id.fleet f
     WHERE f.kind = 'source' AND f.state = 'away'
     UNION ALL
-    SELECT w.severity, format('tag "%s": %s', w.tag, w.detail), NULL, w.remedy FROM leaf_id.leaf_warnings() w
+    SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL, NULL, NULL FROM leaf_id_internal.leaf_unsettled() w
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_tag_problems() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_tag_problems() IS
     'What is wrong with the tags of this database; see leaf_id.problems';
 
-CREATE FUNCTION leaf_id.leaf_server_problems(
-    OUT severity text, OUT what text, OUT since timestamptz, OUT remedy text) RETURNS SETOF record
+CREATE FUNCTION leaf_id_internal.leaf_server_problems(
+    OUT severity text, OUT what text, OUT since timestamptz, OUT remedy text, OUT advice text) RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT p.severity, p.what, p.since, p.remedy
-    FROM leaf_id.leaf_server_state() s
+    SELECT p.severity, p.what, p.since, p.remedy, p.advice
+    FROM leaf_id_internal.leaf_server_state() s
     CROSS JOIN LATERAL (VALUES
         (s.missing_workers IS NOT NULL, 'critical',
-            format('the server runs without the %s of leaf_id: it had too few worker slots when it started. The remedy needs a restart, of standbys first: with less than the primary they do not start', s.missing_workers),
+            format('the server runs without the %s of leaf_id: it had too few worker slots when it started', s.missing_workers),
             NULL,
-            format('ALTER SYSTEM SET max_worker_processes = %s', current_setting('max_worker_processes')::integer + 4)),
+            format('ALTER SYSTEM SET max_worker_processes = %s', current_setting('max_worker_processes')::integer + 4),
+            'The remedy takes a restart, of standbys first: with less than the primary they do not start.'),
         (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',
             concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
-            s.registry_away_since,
-            s.snowflake_hint),
+            s.registry_away_since, NULL, s.snowflake_hint),
         (s.snowflake_state = 'open' AND s.registry_away_since IS NOT NULL, 'warning',
             format('worker registry "%s" does not answer; snowflake ids stop when the lease expires, at %s: %s',
                 s.registry, s.lease_until, s.registry_error),
-            s.registry_away_since,
-            NULL),
+            s.registry_away_since, NULL, NULL),
         (s.clock_lead_reason = 'clock set back' AND s.clock_lead_ms > 1000, 'warning',
             format('the clock was set back, and times in snowflake ids are %s ms ahead of it', s.clock_lead_ms),
-            NULL,
-            NULL),
+            NULL, NULL, NULL),
         (abs(s.clock_offset_ms - coalesce(s.peers_offset_ms, 0)) > 500, 'warning',
             format('the clock is %s ms off those of the other servers', s.clock_offset_ms - coalesce(s.peers_offset_ms, 0)),
-            NULL,
-            NULL),
+            NULL, NULL, NULL),
         (s.evictions > 0 AND s.slots_used = s.slots, 'warning',
-            format('all %s slots are in use, and %s tags were evicted with %s cached ids. The remedy needs a restart', s.slots, s.evictions, s.evicted_ids),
+            format('all %s slots are in use, and %s tags were evicted with %s cached ids', s.slots, s.evictions, s.evicted_ids),
             NULL,
             CASE WHEN s.slots < 1000000 THEN
-                format('ALTER SYSTEM SET leaf_id.max_tags = %s', least(2 * s.slots, 1000000)) END)
-    ) p (stands, severity, what, since, remedy)
+                format('ALTER SYSTEM SET leaf_id.max_tags = %s', least(2 * s.slots, 1000000)) END,
+            'The remedy takes a restart.')
+    ) p (stands, severity, what, since, remedy, advice)
     WHERE p.stands AND pg_has_role('pg_monitor', 'USAGE')
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_server_problems() IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_server_problems() IS
     'What is wrong with the server, for pg_monitor; see leaf_id.problems';
 
 CREATE VIEW leaf_id.problems AS
-SELECT p.severity, p.what, p.since, p.remedy
+SELECT p.severity, p.what, p.since, p.remedy, p.advice
 FROM (
-    SELECT t.severity, t.what, t.since, t.remedy FROM leaf_id.leaf_tag_problems() t
+    SELECT t.* FROM leaf_id_internal.leaf_tag_problems() t
     UNION ALL
-    SELECT s.severity, s.what, s.since, s.remedy FROM leaf_id.leaf_server_problems() s
+    SELECT s.* FROM leaf_id_internal.leaf_server_problems() s
 ) p
 ORDER BY pg_catalog.array_position(ARRAY['critical', 'warning', 'info'], p.severity), p.what;
 COMMENT ON VIEW leaf_id.problems IS
@@ -352,9 +343,9 @@ COMMENT ON COLUMN leaf_id.tags.tag IS 'Name of the tag';
 COMMENT ON COLUMN leaf_id.tags.next_id IS 'The next id';
 COMMENT ON COLUMN leaf_id.tags.segment IS 'What is left of the segment in use, a # for each tenth';
 COMMENT ON COLUMN leaf_id.tags.spare IS 'Whether the next segment is there: yes, asked, or no: not needed yet';
-COMMENT ON COLUMN leaf_id.tags."ids/s" IS 'How fast ids are used: over the last two refills and the time since';
+COMMENT ON COLUMN leaf_id.tags.ids_per_s IS 'How fast ids are used: over the last two refills and the time since';
 COMMENT ON COLUMN leaf_id.tags.lasts IS 'How long the cached ids last at this rate';
-COMMENT ON COLUMN leaf_id.tags."used %" IS 'How much of all ids up to the last one is claimed';
+COMMENT ON COLUMN leaf_id.tags.used_percent IS 'How much of all ids up to the last one is claimed';
 COMMENT ON COLUMN leaf_id.tags.waits IS 'Calls that had to wait for a segment';
 COMMENT ON COLUMN leaf_id.tags.pid IS 'Process that has locked the row of the tag while a segment is needed';
 COMMENT ON COLUMN leaf_id.tags.health IS 'ok, or what is wrong: ended, away, locked, fails, widen, ending';
@@ -419,8 +410,8 @@ COMMENT ON COLUMN leaf_id.server.clock_offset_ms IS 'The clock minus that of the
 COMMENT ON COLUMN leaf_id.server.peers_offset_ms IS 'The median of the other servers'' clocks minus that of the registry, in milliseconds';
 COMMENT ON COLUMN leaf_id.server.registry_error IS 'Why the registry leased no worker id the last time; null if it leased one';
 COMMENT ON COLUMN leaf_id.fleet.kind IS 'source: tags are sourced from it; member: it has, or had, a worker id from the registry here';
-COMMENT ON COLUMN leaf_id.fleet.name IS 'The foreign server, or leaf_id.node_name of the member; null: nobody has the worker id';
-COMMENT ON COLUMN leaf_id.fleet.state IS 'Of a source: connected, connecting, away, or closed: nothing to ask. Of a member: leased, expired, released, or retired: the worker id is no longer granted';
+COMMENT ON COLUMN leaf_id.fleet.name IS 'The foreign server, or leaf_id.node_name of the member; null: no server has the worker id';
+COMMENT ON COLUMN leaf_id.fleet.state IS 'Source: connected, connecting, away, closed; member: leased, expired, released, retired';
 COMMENT ON COLUMN leaf_id.fleet.since IS 'Since when a source is in this state; since when a member has the worker id';
 COMMENT ON COLUMN leaf_id.fleet.last_seen IS 'When a source last answered a claim; when a member last renewed its lease';
 COMMENT ON COLUMN leaf_id.fleet.last_error IS 'Why a source is away; null if it is not';
@@ -431,8 +422,9 @@ COMMENT ON COLUMN leaf_id.fleet.reserved_until IS 'No id of any holder so far ca
 COMMENT ON COLUMN leaf_id.fleet.clock_offset_ms IS 'The clock of a member minus that of this server when it was last renewed, in milliseconds';
 COMMENT ON COLUMN leaf_id.fleet.system_identifier IS 'Database cluster of a member, also when its lease has ended';
 COMMENT ON COLUMN leaf_id.fleet.address IS 'Where a member connected from; null: by a Unix socket';
-COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that leased the worker id; only it can renew or release the lease, and another role''s node of the same name is a different node; null: any role';
+COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that leased the worker id; only it can renew or release the lease; null: any role';
 COMMENT ON COLUMN leaf_id.problems.severity IS 'critical, warning, or info';
 COMMENT ON COLUMN leaf_id.problems.what IS 'What is wrong';
 COMMENT ON COLUMN leaf_id.problems.since IS 'Since when; null where that is not known';
-COMMENT ON COLUMN leaf_id.problems.remedy IS 'The statement that helps, or what else does; null where nothing in SQL does';
+COMMENT ON COLUMN leaf_id.problems.remedy IS 'SQL that helps when it is run; null: none does';
+COMMENT ON COLUMN leaf_id.problems.advice IS 'What else helps, or what the remedy takes; null: nothing else';

@@ -34,22 +34,22 @@ CREATE TABLE leaf_id.leaf_worker (
 WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_worker IS
-    'Worker ids that servers have leased; see leaf_id.fleet, leaf_worker_release() and leaf_worker_retire()';
+    'Worker ids that servers have leased; leaf_id.fleet shows them';
 COMMENT ON COLUMN leaf_id.leaf_worker.worker_id IS 'Worker id in snowflake ids: as many as the layout in leaf_registry has';
 COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
-    'Database cluster of the holder, also when its lease has ended; null: nobody';
+    'Database cluster of the holder, also when its lease has ended; null: none';
 COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
 COMMENT ON COLUMN leaf_id.leaf_worker.role_name IS
-    'Role that leased it; only it can renew or release the lease, and another role''s node of the same name is a different node; null: any role';
+    'Role that leased it; only it can renew or release the lease; null: any role';
 COMMENT ON COLUMN leaf_id.leaf_worker.token IS
-    'What the holder must show; changes with each renewal; 0: nobody can';
+    'What the holder must show; changes with each renewal; 0: no server can';
 COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
 COMMENT ON COLUMN leaf_id.leaf_worker.renewed_at IS 'When it was last renewed';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
-    'Nobody else gets it before this and max_skew_ms of leaf_registry have passed, by the clock of this server; null: it was released';
+    'No other server gets it before this and max_skew_ms have passed; null: it was released';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
-    'No id of any holder so far carries a later time, nor one composed up to the time of leaf_worker_set_aside(), in Unix milliseconds; never goes down';
+    'No id of any holder so far carries a later time, in Unix milliseconds; never goes down';
 COMMENT ON COLUMN leaf_id.leaf_worker.floor_ms IS
     'Ids of this holder carry later times, in Unix milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS
@@ -94,7 +94,7 @@ CREATE TABLE leaf_id.leaf_registry (
             max_ids_per_role OPERATOR(pg_catalog.>=) 0 AND max_ids_per_role OPERATOR(pg_catalog.<=) 32768)
 );
 COMMENT ON TABLE leaf_id.leaf_registry IS
-    'The worker registry itself, in one row from its first use on, or from when its owner sets something: INSERT INTO leaf_id.leaf_registry (max_ids_per_role) VALUES (512) ON CONFLICT (one) DO UPDATE SET max_ids_per_role = excluded.max_ids_per_role';
+    'The worker registry itself: one row, from its first use on, or from when its owner inserts it';
 COMMENT ON COLUMN leaf_id.leaf_registry.one IS 'There is one row';
 COMMENT ON COLUMN leaf_id.leaf_registry.system_identifier IS
     'Where the registry was last used: the database cluster ...';
@@ -102,25 +102,25 @@ COMMENT ON COLUMN leaf_id.leaf_registry.timeline IS '... its WAL timeline ...';
 COMMENT ON COLUMN leaf_id.leaf_registry.database IS '... the database ...';
 COMMENT ON COLUMN leaf_id.leaf_registry.relation IS '... and this table';
 COMMENT ON COLUMN leaf_id.leaf_registry.epoch_ms IS
-    'leaf_id.epoch of all its servers: at first use that of the registry''s own server, unless it is set here before';
+    'leaf_id.epoch of all its servers: by default that of the registry''s own server at first use';
 COMMENT ON COLUMN leaf_id.leaf_registry.layout IS
-    'leaf_id.snowflake_layout of all its servers, and so how many worker ids there are: at first use that of the registry''s own server, unless it is set here before';
+    'leaf_id.snowflake_layout of all its servers: by default that of the registry''s own at first use';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_at IS
     'When it was first used after a promotion or a restore, the last time; null: never';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
-    'That moment on the monotonic clock, as long as no worker id is granted because of it; null: they are granted';
+    'That moment on the monotonic clock, while no worker id is granted because of it; null: they are';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
-    'Start time of the server whose clock grace_since_ms is of: after another start, the grace starts over';
+    'Start of the server whose clock grace_since_ms is of: after another one, the grace begins again';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_floor_ms IS
-    'No id of a lease that may be forgotten since then carries a later time, in Unix milliseconds: set when worker ids are granted again; null: never moved';
+    'No id of a lease forgotten then carries a later time, in Unix milliseconds; null: never moved';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_skew_ms IS
-    'How far the clock of a server may be off, in milliseconds; leaf_id.max_clock_skew of the server may be less';
+    'How far the clock of a server may be off, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_lease_ms IS
-    'The longest lease, in milliseconds: who asks for more gets this. After a promotion no worker id is granted for the longest lease on record';
+    'The longest lease, in milliseconds: a server that asks for more gets this';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_lead_ms IS
     'How far the ids of a server may lead its clock, in milliseconds: who asks for more gets this';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS
-    'How many worker ids one role may have, so that none can take all; null: any number. Not for the owner of the extension and superusers';
+    'How many worker ids one role may have, except for superusers and the extension''s owner; null: any';
 
 -- A registry without a row of its own, or with one never used, may have lost leases in a failover.
 -- So its place of creation is recorded in a table that is not dumped.
@@ -150,7 +150,7 @@ WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
 CREATE TRIGGER leaf_registry_origin_stays
     BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_registry_origin
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_not_replicated();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_origin_stays;
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
@@ -171,4 +171,4 @@ COMMENT ON FUNCTION leaf_id.leaf_worker_retire(integer, boolean) IS
 CREATE FUNCTION leaf_id.leaf_worker_set_aside(worker_id integer, until timestamptz) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_set_aside_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_worker_set_aside(integer, timestamptz) IS
-    'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';
+    'Sets a worker id aside that was never used, for ids with times up to until';

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-mod adopt;
 mod call;
 mod fmgr;
 mod format;

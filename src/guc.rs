@@ -42,8 +42,6 @@ impl ClaimSynchronousCommit {
     }
 }
 
-/// Gives new serial and identity columns a tag.
-pub static ADOPT_NEW_COLUMNS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Grants new tags to `public`. Read by the default of `granted_to`.
 static PUBLIC_TAGS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Slots in shared memory, one per tag in use, all databases together.
@@ -346,14 +344,6 @@ fn define_segments() {
         &MAX_TAGS,
         (1, 1_000_000),
         GucContext::Postmaster,
-        GucFlags::default(),
-    );
-    GucRegistry::define_bool_guc(
-        c"leaf_id.adopt_new_columns",
-        c"Gives each new serial or identity column a tag instead of its sequence.",
-        c"At CREATE TABLE and ALTER TABLE ... ADD COLUMN, as leaf_adopt() would.",
-        &ADOPT_NEW_COLUMNS,
-        GucContext::Userset,
         GucFlags::default(),
     );
     GucRegistry::define_bool_guc(

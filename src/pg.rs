@@ -16,7 +16,6 @@ mod column;
 mod condition;
 mod databases;
 mod datum;
-mod event_trigger;
 mod expression;
 mod foreign;
 mod function;
@@ -40,7 +39,9 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
-pub use catalog::{function_name, lock_table, relation_changed, relation_exists, watch_relation};
+pub use catalog::{
+    function_name, lock_relation, relation_changed, relation_exists, watch_relation,
+};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, clocks, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
@@ -50,12 +51,11 @@ pub use databases::{
     watch_databases,
 };
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
-pub use event_trigger::EventTriggerCall;
 pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
-    call, caller_may_execute, check_call, check_execute, extension_function, find_function,
-    function, names_argument, public_may_execute,
+    caller_may_execute, check_call, check_execute, find_function, function, is_nonatomic_call,
+    public_may_execute,
 };
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
@@ -90,7 +90,7 @@ pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
 pub use table::row::{Locker, Row};
-pub use table::shape::{Misshapen, SCHEMA, Shape, Type, find_table, hold};
+pub use table::shape::{INTERNAL_SCHEMA, Misshapen, SCHEMA, Shape, Type, find_table, hold};
 pub use table::value::Value;
 pub use table::write::{LockedAtOnce, lock_against_writers};
 pub use transaction::{

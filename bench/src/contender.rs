@@ -33,7 +33,7 @@ pub const SEGMENT: Contender = Contender::new(
 /// A tag with permuted numbers.
 pub const OPAQUE: Contender = Contender::new(
     "opaque ids",
-    "SELECT leaf_opaque_create('NAME')",
+    "SELECT leaf_id.leaf_opaque_create('NAME')",
     "leaf_opaque_next('NAME')",
 );
 /// Time-ordered ids.

@@ -11,7 +11,7 @@ from common import BIN, Load, Server, assert_issued_once, fail, run, say
 # leaf_claim() is what the members of a fleet call.
 STATEMENTS = {
     "segment": "INSERT INTO orders DEFAULT VALUES RETURNING id, 0",
-    "gapless": "SELECT leaf_gapless_next('invoices'), 0",
+    "gapless": "SELECT leaf_id.leaf_gapless_next('invoices'), 0",
     "claim": """SELECT (token::json ->> 'first')::bigint, 0 FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "fleet", "n": 1}')""",
     "snowflake": "SELECT leaf_snowflake_next(), 0",
 }
@@ -26,7 +26,7 @@ def test():
     server.ask("""
         CREATE EXTENSION leaf_id; CREATE EXTENSION pg_repack;
         SELECT leaf_tag_create('orders', step => 10, max_step => 10), leaf_tag_create('fleet', step => 1, max_step => 1),
-            leaf_gapless_create('invoices');
+            leaf_id.leaf_gapless_create('invoices');
         CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'))""")
     tables = server.ask("""SELECT array_agg(relname::text ORDER BY relname) FROM pg_class
         WHERE relnamespace = 'leaf_id'::regnamespace AND relkind = 'r'""")

@@ -135,38 +135,54 @@ DROP TABLE t, u;
 DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
 
--- A sequence that something else uses stays, with room below the tag.
+-- What else uses its sequence keeps a column from being moved. By force, the sequence stays.
 CREATE TABLE t (id bigserial PRIMARY KEY);
 INSERT INTO t DEFAULT VALUES;
 CREATE TABLE other (n bigint DEFAULT nextval('t_id_seq'));
 CREATE VIEW last AS SELECT last_value FROM t_id_seq;
 CREATE FUNCTION f() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT nextval('t_id_seq'); END;
-SELECT unnest(string_to_array(leaf_id.leaf_users_of_sequence('t_id_seq'::regclass), ', ')) AS used_by ORDER BY 1;
--- (It is said, in any order.)
-SET client_min_messages = warning;
-:adopt
-RESET client_min_messages;
-INSERT INTO t DEFAULT VALUES RETURNING id;
-INSERT INTO other DEFAULT VALUES RETURNING n;
-DROP TABLE other;
+SELECT unnest(string_to_array(leaf_id_internal.leaf_users_of_sequence('t_id_seq'::regclass, 'id', ARRAY['t'::regclass::oid]), ', ')) AS used_by
+ORDER BY 1;
 DROP VIEW last;
 DROP FUNCTION f();
-:adopt
-SELECT to_regclass('t_id_seq');
+SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
+SELECT leaf_adopt('t', 'id', force => true);
+INSERT INTO t DEFAULT VALUES RETURNING id;
+INSERT INTO other DEFAULT VALUES RETURNING n;
+SELECT leaf_adopt('t', 'id');
+DROP TABLE other;
+-- A sequence of its own is left alone, as it was. What is released gets a new one.
+SELECT leaf_release('t', 'id');
+SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 't'::regclass;
 CREATE SEQUENCE s;
 CREATE TABLE u (id bigint DEFAULT nextval('s'));
 INSERT INTO u DEFAULT VALUES;
+SELECT * FROM refusal($$SELECT leaf_adopt('u', 'id')$$) \gx
+ALTER SEQUENCE s OWNED BY public.u.id;
 SELECT leaf_adopt('u', 'id');
+SELECT to_regclass('s');
 INSERT INTO u DEFAULT VALUES RETURNING id;
+-- Columns that share one share a tag, in one transaction.
+CREATE SEQUENCE s;
+CREATE TABLE a (id bigint DEFAULT nextval('s'));
+CREATE TABLE b (id bigint DEFAULT nextval('s'));
+INSERT INTO a DEFAULT VALUES;
+INSERT INTO b DEFAULT VALUES;
+BEGIN;
+SELECT leaf_adopt('a', 'id', 'shared', force => true), leaf_adopt('b', 'id', 'shared', force => true);
+COMMIT;
+INSERT INTO a DEFAULT VALUES RETURNING id > 2 AS above;
+INSERT INTO b DEFAULT VALUES RETURNING id > (SELECT max(id) FROM a) AS above;
+DROP TABLE a, b;
+DROP SEQUENCE s;
 -- PostgreSQL does not give up an identity whose sequence is used.
 CREATE TABLE v (id bigint GENERATED ALWAYS AS IDENTITY);
 CREATE TABLE w (n bigint DEFAULT nextval('v_id_seq'));
-SELECT sqlstate FROM refusal($$SELECT leaf_adopt('v', 'id')$$);
+SELECT sqlstate FROM (VALUES (false), (true)) f (force), refusal(format('SELECT leaf_adopt(''v'', ''id'', force => %L)', force));
 INSERT INTO v DEFAULT VALUES RETURNING id;
 SELECT count(*) FROM tags WHERE biz_tag = 'v';
 DROP TABLE t, u, w, v;
 DELETE FROM leaf_id.leaf_high_mark;
-DROP SEQUENCE s;
 DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
 
@@ -322,7 +338,6 @@ DELETE FROM leaf_id.leaf_high_mark;
 CREATE TABLE t (id bigserial, n int);
 GRANT INSERT ON t TO leaf_id_writer;
 GRANT USAGE ON SEQUENCE t_id_seq TO leaf_id_writer;
-CREATE VIEW v AS SELECT last_value FROM t_id_seq;
 :adopt
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (1);
@@ -331,7 +346,6 @@ RESET ROLE;
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (2);
 RESET ROLE;
-SELECT id - (SELECT last_value FROM v) AS apart FROM t WHERE n = 2;
 RESET search_path;
 SET client_min_messages = warning;
 DROP SCHEMA apps CASCADE;
@@ -375,18 +389,14 @@ RESET client_min_messages;
 DROP TABLE t;
 DELETE FROM leaf_id.leaf_high_mark;
 
--- A tag of other columns stays, and so does a sequence that was left.
+-- A tag of other columns stays.
 CREATE TABLE t (id bigserial PRIMARY KEY);
 CREATE TABLE u (id bigserial);
-CREATE TABLE w (n bigint DEFAULT nextval('t_id_seq'));
 INSERT INTO t DEFAULT VALUES;
 SELECT leaf_adopt('t', 'id', 't'), leaf_adopt('u', 'id', 't');
 INSERT INTO t DEFAULT VALUES;
-INSERT INTO w DEFAULT VALUES;
 :release
--- The sequence that w needs is that of t again.
-INSERT INTO t DEFAULT VALUES RETURNING id > 1000002 AS above;
-INSERT INTO w DEFAULT VALUES RETURNING n - (SELECT max(id) FROM t) AS further;
+INSERT INTO t DEFAULT VALUES RETURNING id > 1001 AS above;
 INSERT INTO u DEFAULT VALUES;
 SELECT leaf_release('u', 'id');
 SELECT count(*) FROM tags;
@@ -399,7 +409,7 @@ SELECT * FROM refusal($$SELECT leaf_release('u', 'id')$$) \gx
 SELECT action FROM leaf_sync('u');
 SELECT leaf_release('u', 'id');
 INSERT INTO u DEFAULT VALUES RETURNING id > :taken AS above;
-DROP TABLE w, t, u;
+DROP TABLE t, u;
 DELETE FROM leaf_id.leaf_high_mark;
 
 -- A name whose ids were larger than the column can hold.
@@ -452,13 +462,13 @@ INSERT INTO t21 (day) VALUES (11) RETURNING id;
 CREATE TABLE t4 PARTITION OF t FOR VALUES FROM (30) TO (40);
 SELECT * FROM sources('{t4}');
 :release
--- 7 of t3 keeps it from being an identity, on every version.
+-- A table with partitions or children gets a sequence.
 SELECT * FROM sources('{t,t1,t2,t21,t3,t4}');
 INSERT INTO t21 (day) VALUES (12) RETURNING id > 502 AS above;
 SELECT * FROM refusal($$SELECT leaf_adopt('t1', 'id')$$) \gx
 DROP TABLE t;
 DELETE FROM leaf_id.leaf_high_mark;
--- Those of an identity, which they share from 17 on, are as before.
+-- Those of an identity, which they share from 17 on, follow.
 CREATE TABLE t (id bigint GENERATED BY DEFAULT AS IDENTITY, day int) PARTITION BY RANGE (day);
 CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);
 INSERT INTO t (day) VALUES (1), (2);
@@ -470,8 +480,7 @@ SELECT coalesce(now.source, 'nothing') = CASE WHEN before.source IS NULL THEN 'n
 FROM sources('{t1}') now JOIN sources before USING (relation);
 INSERT INTO t (day) VALUES (1) RETURNING id;
 :release
-SELECT bool_and(now.source IS NOT DISTINCT FROM before.source) AS as_before
-FROM sources('{t,t1}') now JOIN sources before USING (relation);
+SELECT now.source FROM sources('{t,t1}') now JOIN sources before USING (relation) WHERE before.source IS NOT NULL AND relation = 't';
 INSERT INTO t (day) VALUES (1) RETURNING id > 3 AS above;
 DROP TABLE t, sources;
 DELETE FROM leaf_id.leaf_high_mark;
@@ -509,8 +518,7 @@ SELECT (leaf_release(inhparent::regclass, 'id')).source IS NOT NULL AS released 
 RESET standard_conforming_strings;
 RESET escape_string_warning;
 RESET client_min_messages;
--- An identity from 17 on.
-SELECT source IN ('nextval(''"a\b_id_seq"''::regclass)', 'identity') AS released FROM sources('{p}');
+SELECT source FROM sources('{p}');
 DROP TABLE "a\b";
 
 DROP FUNCTION sources;

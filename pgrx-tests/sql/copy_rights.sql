@@ -87,7 +87,7 @@ RESET ROLE;
 SELECT leaf_tag_grant('a', 'public');
 SELECT count(*), count(DISTINCT id) FROM t;
 
--- Who hardens a database with a REVOKE from everybody, and grants what is used, copies as before.
+-- Who hardens a database with a REVOKE from PUBLIC, and grants what is used, copies as before.
 TRUNCATE t, u;
 BEGIN;
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA leaf_id FROM public;
@@ -102,17 +102,17 @@ ROLLBACK;
 -- refuses: 0A000.)
 GRANT USAGE ON SCHEMA leaf_id TO leaf_id_app;
 CREATE TABLE calls AS SELECT unnest(ARRAY[
-    $$leaf_id.leaf_segment_next_stable('a')$$,
-    $$leaf_id.leaf_segment_next_stable('a', NULL)$$,
-    $$leaf_id.leaf_segment_next_stable('a', 0, NULL::internal)$$,
-    $$leaf_id.leaf_segment_next_stable('a', 0, 0)$$,
-    $$leaf_id.leaf_segment_next_stable('a', 0, '0'::internal)$$,
-    $$leaf_id.leaf_snowflake_next_stable(0, NULL)$$,
-    $$leaf_id.leaf_snowflake_next_stable(0, 1259::oid::internal)$$,
-    $$leaf_id.leaf_next_support(NULL)$$]) AS call;
+    $$leaf_id_internal.leaf_segment_next_stable('a')$$,
+    $$leaf_id_internal.leaf_segment_next_stable('a', NULL)$$,
+    $$leaf_id_internal.leaf_segment_next_stable('a', 0, NULL::internal)$$,
+    $$leaf_id_internal.leaf_segment_next_stable('a', 0, 0)$$,
+    $$leaf_id_internal.leaf_segment_next_stable('a', 0, '0'::internal)$$,
+    $$leaf_id_internal.leaf_snowflake_next_stable(0, NULL)$$,
+    $$leaf_id_internal.leaf_snowflake_next_stable(0, 1259::oid::internal)$$,
+    $$leaf_id_internal.leaf_next_support(NULL)$$]) AS call;
 GRANT SELECT ON calls TO leaf_id_app;
 SELECT call, r.sqlstate IN ('42883', '42846', '0A000') AS refused FROM calls, refusal('SELECT ' || call) r;
-SELECT sqlstate FROM refusal('SELECT * FROM t TABLESAMPLE leaf_id.leaf_snowflake_next_stable(1)');
+SELECT sqlstate FROM refusal('SELECT * FROM t TABLESAMPLE leaf_id_internal.leaf_snowflake_next_stable(1)');
 -- A call with a NULL of type internal, which some minor versions let SQL make. Others refuse it.
 CREATE FUNCTION outer_joined(twin text, function text) RETURNS text LANGUAGE sql AS $$
     SELECT format('SELECT leaf_id.%s(%s%L::regprocedure::oid, x) FROM (VALUES (1)) v (a)
@@ -121,14 +121,14 @@ CREATE FUNCTION outer_joined(twin text, function text) RETURNS text LANGUAGE sql
 $$;
 CREATE TABLE twins AS SELECT twin, function
 FROM unnest(ARRAY['leaf_segment_next_stable', 'leaf_snowflake_next_stable']) twin,
-    unnest(ARRAY['pi()', 'leaf_id.leaf_next_support(internal)']) function;
+    unnest(ARRAY['pi()', 'leaf_id_internal.leaf_next_support(internal)']) function;
 GRANT SELECT ON twins TO leaf_id_app;
 -- (42601 is how it would be if the query itself were wrong.)
 SELECT twin, function, r.sqlstate NOT IN ('00000', '42601') AS refused FROM twins, refusal(outer_joined(twin, function)) r;
 
 SET ROLE leaf_id_app;
 SELECT call, r.sqlstate IN ('42883', '42846', '0A000') AS refused FROM calls, refusal('SELECT ' || call) r;
-SELECT sqlstate FROM refusal('SELECT * FROM t TABLESAMPLE leaf_id.leaf_snowflake_next_stable(1)');
+SELECT sqlstate FROM refusal('SELECT * FROM t TABLESAMPLE leaf_id_internal.leaf_snowflake_next_stable(1)');
 SELECT twin, function, r.sqlstate NOT IN ('00000', '42601') AS refused FROM twins, refusal(outer_joined(twin, function)) r;
 -- What a superuser may create is his own affair.
 SELECT statement, r.sqlstate FROM unnest(ARRAY[
@@ -136,8 +136,8 @@ SELECT statement, r.sqlstate FROM unnest(ARRAY[
     $$CREATE FUNCTION f(internal) RETURNS bigint LANGUAGE sql AS 'SELECT 1'$$,
     $$CREATE FUNCTION f(internal) RETURNS bigint LANGUAGE plpgsql AS 'BEGIN END'$$,
     $$CREATE CAST (bigint AS internal) WITHOUT FUNCTION$$,
-    $$CREATE FUNCTION f() RETURNS bigint LANGUAGE sql SUPPORT leaf_id.leaf_next_support AS 'SELECT 1::bigint'$$,
-    $$CREATE AGGREGATE f(bigint) (sfunc = int8_avg_accum, stype = internal, finalfunc = leaf_id.leaf_snowflake_next_stable)$$
+    $$CREATE FUNCTION f() RETURNS bigint LANGUAGE sql SUPPORT leaf_id_internal.leaf_next_support AS 'SELECT 1::bigint'$$,
+    $$CREATE AGGREGATE f(bigint) (sfunc = int8_avg_accum, stype = internal, finalfunc = leaf_id_internal.leaf_snowflake_next_stable)$$
 ]) statement, refusal(statement) r;
 RESET ROLE;
 

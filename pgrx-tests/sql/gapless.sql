@@ -1,15 +1,15 @@
 -- Gapless series: 1 to n for the committed calls, and for whom.
 \set SHOW_CONTEXT never
-\set next 'SELECT leaf_gapless_next(''s'');'
-SELECT leaf_gapless_create('s'), leaf_gapless_create('other', 41);
-CREATE TABLE invoices (number bigint DEFAULT leaf_gapless_next('s'), item text);
+\set next 'SELECT leaf_id.leaf_gapless_next(''s'');'
+SELECT leaf_id.leaf_gapless_create('s'), leaf_id.leaf_gapless_create('other', 41);
+CREATE TABLE invoices (number bigint DEFAULT leaf_id.leaf_gapless_next('s'), item text);
 :next
 :next
-SELECT leaf_gapless_next('other');
+SELECT leaf_id.leaf_gapless_next('other');
 -- Several in one statement, as a default, and in a statement or a transaction that fails.
-SELECT leaf_gapless_next('s') FROM generate_series(1, 3);
+SELECT leaf_id.leaf_gapless_next('s') FROM generate_series(1, 3);
 INSERT INTO invoices (item) VALUES ('a'), ('b') RETURNING number;
-SELECT leaf_gapless_next('s'), 1 / (leaf_gapless_next('s') - 9);
+SELECT leaf_id.leaf_gapless_next('s'), 1 / (leaf_id.leaf_gapless_next('s') - 9);
 BEGIN;
 :next
 ROLLBACK;
@@ -21,7 +21,7 @@ SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
 :next
 
 -- Savepoints give back what was taken since.
-SELECT leaf_gapless_drop('s', forget => true), leaf_gapless_create('s');
+SELECT leaf_id.leaf_gapless_drop('s', forget => true), leaf_id.leaf_gapless_create('s');
 BEGIN;
 :next
 SAVEPOINT a;
@@ -36,51 +36,51 @@ ROLLBACK TO a;
 RELEASE a;
 COMMIT;
 DO $$ BEGIN
-    BEGIN PERFORM leaf_gapless_next('s'); RAISE division_by_zero;
+    BEGIN PERFORM leaf_id.leaf_gapless_next('s'); RAISE division_by_zero;
     EXCEPTION WHEN division_by_zero THEN NULL; END;
-    PERFORM leaf_gapless_next('s');
+    PERFORM leaf_id.leaf_gapless_next('s');
 END $$;
 SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
 :next
 
 -- Only READ COMMITTED transactions that may write take one.
-SELECT leaf_gapless_drop('s', forget => true), leaf_gapless_create('s');
+SELECT leaf_id.leaf_gapless_drop('s', forget => true), leaf_id.leaf_gapless_create('s');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
+SELECT * FROM refusal($$SELECT leaf_id.leaf_gapless_next('s')$$) \gx
 ROLLBACK;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
+SELECT * FROM refusal($$SELECT leaf_id.leaf_gapless_next('s')$$) \gx
 ROLLBACK;
 BEGIN ISOLATION LEVEL READ UNCOMMITTED;
 :next
 COMMIT;
 BEGIN READ ONLY;
-SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_next('s')$$);
+SELECT sqlstate, message FROM refusal($$SELECT leaf_id.leaf_gapless_next('s')$$);
 ROLLBACK;
 :next
 
 -- Errors.
 SELECT replace(call, repeat('x', 129), 'xxx...') AS call, sqlstate, replace(message, repeat('x', 129), 'xxx...') AS message
-FROM (VALUES ('leaf_gapless_next(''none'')'),
-             ('leaf_gapless_next('''')'),
-             ('leaf_gapless_next(repeat(''x'', 129))'),
-             ('leaf_gapless_create(''s'')'),
-             ('leaf_gapless_create('''')'),
-             ('leaf_gapless_create(repeat(''x'', 129))'),
-             ('leaf_gapless_create(''t'', 0)'),
-             ('leaf_gapless_create(''t'', -9223372036854775808)'),
-             ('leaf_gapless_create(NULL)'),
-             ('leaf_gapless_create(''t'', NULL)'),
-             ('leaf_gapless_drop(''none'')'),
-             ('leaf_gapless_drop(NULL)'),
-             ('leaf_gapless_drop(''s'', NULL)')) c (call),
+FROM (VALUES ('leaf_id.leaf_gapless_next(''none'')'),
+             ('leaf_id.leaf_gapless_next('''')'),
+             ('leaf_id.leaf_gapless_next(repeat(''x'', 129))'),
+             ('leaf_id.leaf_gapless_create(''s'')'),
+             ('leaf_id.leaf_gapless_create('''')'),
+             ('leaf_id.leaf_gapless_create(repeat(''x'', 129))'),
+             ('leaf_id.leaf_gapless_create(''t'', 0)'),
+             ('leaf_id.leaf_gapless_create(''t'', -9223372036854775808)'),
+             ('leaf_id.leaf_gapless_create(NULL)'),
+             ('leaf_id.leaf_gapless_create(''t'', NULL)'),
+             ('leaf_id.leaf_gapless_drop(''none'')'),
+             ('leaf_id.leaf_gapless_drop(NULL)'),
+             ('leaf_id.leaf_gapless_drop(''s'', NULL)')) c (call),
      refusal('SELECT ' || call);
-SELECT sqlstate FROM refusal($$SELECT leaf_gapless_next(repeat('x', 100000))$$);
-SELECT leaf_gapless_next(NULL) IS NULL AS null;
-SELECT leaf_gapless_create('end', 9223372036854775806);
-SELECT leaf_gapless_next('end');
-SELECT * FROM refusal($$SELECT leaf_gapless_next('end')$$) \gx
-SELECT leaf_gapless_drop('s', true), leaf_gapless_drop('end'), leaf_gapless_create('s', 5);
+SELECT sqlstate FROM refusal($$SELECT leaf_id.leaf_gapless_next(repeat('x', 100000))$$);
+SELECT leaf_id.leaf_gapless_next(NULL) IS NULL AS null;
+SELECT leaf_id.leaf_gapless_create('end', 9223372036854775806);
+SELECT leaf_id.leaf_gapless_next('end');
+SELECT * FROM refusal($$SELECT leaf_id.leaf_gapless_next('end')$$) \gx
+SELECT leaf_id.leaf_gapless_drop('s', true), leaf_id.leaf_gapless_drop('end'), leaf_id.leaf_gapless_create('s', 5);
 :next
 
 -- How far a series was counted is remembered twice, whichever table a tool sets back.
@@ -95,7 +95,7 @@ ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit, ENABLE
 -- Nor if it is renamed before it is used.
 BEGIN;
 UPDATE leaf_id.leaf_gapless SET series = 'u' WHERE series = 's';
-SELECT leaf_gapless_next('u');
+SELECT leaf_id.leaf_gapless_next('u');
 ROLLBACK;
 BEGIN;
 :next
@@ -105,42 +105,42 @@ ROLLBACK;
 SELECT * FROM refusal($$UPDATE leaf_id.leaf_gapless SET last_number = 3 WHERE series = 's'$$) \gx
 CREATE TABLE aside AS SELECT * FROM leaf_id.leaf_gapless WHERE series = 's';
 :next
-SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+SELECT leaf_id.leaf_gapless_drop('s'), leaf_id.leaf_gapless_create('s');
 :next
 DELETE FROM leaf_id.leaf_gapless WHERE series = 's';
 INSERT INTO leaf_id.leaf_gapless TABLE aside;
 :next
 UPDATE leaf_id.leaf_gapless SET series = 't' WHERE series = 's';
-SELECT leaf_gapless_create('s');
+SELECT leaf_id.leaf_gapless_create('s');
 :next
-SELECT leaf_gapless_next('t');
-SELECT leaf_gapless_drop('t'), leaf_gapless_create('t', 100), leaf_gapless_next('t');
+SELECT leaf_id.leaf_gapless_next('t');
+SELECT leaf_id.leaf_gapless_drop('t'), leaf_id.leaf_gapless_create('t', 100), leaf_id.leaf_gapless_next('t');
 BEGIN;
-SELECT leaf_gapless_drop('t', forget => true);
+SELECT leaf_id.leaf_gapless_drop('t', forget => true);
 ROLLBACK;
-SELECT leaf_gapless_next('t');
-SELECT leaf_gapless_drop('t');
-SELECT leaf_gapless_drop('t', forget => true);
-SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_drop('t', forget => true)$$);
-SELECT leaf_gapless_drop('s', true), leaf_gapless_create('s', 6);
+SELECT leaf_id.leaf_gapless_next('t');
+SELECT leaf_id.leaf_gapless_drop('t');
+SELECT leaf_id.leaf_gapless_drop('t', forget => true);
+SELECT sqlstate, message FROM refusal($$SELECT leaf_id.leaf_gapless_drop('t', forget => true)$$);
+SELECT leaf_id.leaf_gapless_drop('s', true), leaf_id.leaf_gapless_create('s', 6);
 -- A table that is not of the extension's own shape is left alone.
 BEGIN;
 ALTER TABLE leaf_id.leaf_gapless ALTER last_number TYPE numeric;
-SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
+SELECT * FROM refusal($$SELECT leaf_id.leaf_gapless_next('s')$$) \gx
 ROLLBACK;
 :next
 
 -- A role takes EXECUTE, and nothing else.
-SELECT leaf_gapless_drop('s', forget => true), leaf_gapless_create('s');
+SELECT leaf_id.leaf_gapless_drop('s', forget => true), leaf_id.leaf_gapless_create('s');
 CREATE ROLE leaf_id_clerk;
 CREATE ROLE leaf_id_stranger;
-GRANT EXECUTE ON FUNCTION leaf_gapless_next TO leaf_id_clerk;
+GRANT EXECUTE ON FUNCTION leaf_id.leaf_gapless_next TO leaf_id_clerk;
 GRANT INSERT, SELECT ON invoices TO leaf_id_clerk, leaf_id_stranger;
 SET ROLE leaf_id_clerk;
 :next
 INSERT INTO invoices DEFAULT VALUES RETURNING number;
 SET ROLE leaf_id_stranger;
-SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_next('s')$$);
+SELECT sqlstate, message FROM refusal($$SELECT leaf_id.leaf_gapless_next('s')$$);
 SELECT sqlstate, message FROM refusal('INSERT INTO invoices DEFAULT VALUES');
 RESET ROLE;
 CREATE VIEW edits AS
@@ -149,8 +149,8 @@ FROM (VALUES ('SELECT * FROM leaf_id.leaf_gapless'),
              ('SELECT * FROM leaf_id.leaf_gapless FOR UPDATE'),
              ('UPDATE leaf_id.leaf_gapless SET last_number = 0'),
              ('DELETE FROM leaf_id.leaf_gapless'),
-             ('SELECT leaf_gapless_create(''mine'')'),
-             ('SELECT leaf_gapless_drop(''s'')')) s (statement), refusal(statement);
+             ('SELECT leaf_id.leaf_gapless_create(''mine'')'),
+             ('SELECT leaf_id.leaf_gapless_drop(''s'')')) s (statement), refusal(statement);
 GRANT SELECT ON edits TO PUBLIC;
 SET ROLE leaf_id_clerk;
 TABLE edits;
@@ -159,13 +159,13 @@ TABLE edits;
 RESET ROLE;
 -- One series and no other: a function of the manager's own, as documented.
 CREATE FUNCTION next_of_s() RETURNS bigint LANGUAGE sql SECURITY DEFINER
-    SET search_path = pg_catalog, pg_temp BEGIN ATOMIC SELECT public.leaf_gapless_next('s'); END;
+    SET search_path = pg_catalog, pg_temp BEGIN ATOMIC SELECT leaf_id.leaf_gapless_next('s'); END;
 SET ROLE leaf_id_stranger;
 SELECT next_of_s();
-SELECT sqlstate FROM refusal($$SELECT leaf_gapless_next('other')$$);
+SELECT sqlstate FROM refusal($$SELECT leaf_id.leaf_gapless_next('other')$$);
 RESET ROLE;
 
--- Nobody's trigger, rule or policy takes part.
+-- No role's trigger, rule or policy takes part.
 CREATE ROLE leaf_id_mallory;
 CREATE SCHEMA hers AUTHORIZATION leaf_id_mallory;
 GRANT ALL ON leaf_id.leaf_gapless TO leaf_id_mallory;
@@ -187,19 +187,19 @@ DROP TRIGGER t ON leaf_id.leaf_gapless;
 DROP TRIGGER t2 ON leaf_id.leaf_gapless;
 
 -- TRUNCATE leaves marks, as DELETE does.
-SELECT leaf_gapless_create('emptied', start => 501);
+SELECT leaf_id.leaf_gapless_create('emptied', start => 501);
 DELETE FROM leaf_id.leaf_gapless_mark WHERE series = 'emptied';
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT * FROM refusal('TRUNCATE leaf_id.leaf_gapless');
 ROLLBACK;
 BEGIN;
 TRUNCATE leaf_id.leaf_gapless;
-SELECT leaf_gapless_create('emptied');
-SELECT leaf_gapless_next('emptied');
+SELECT leaf_id.leaf_gapless_create('emptied');
+SELECT leaf_id.leaf_gapless_next('emptied');
 ROLLBACK;
-SELECT leaf_gapless_drop('emptied', forget => true);
+SELECT leaf_id.leaf_gapless_drop('emptied', forget => true);
 
-SELECT leaf_gapless_drop('s'), leaf_gapless_drop('other');
+SELECT leaf_id.leaf_gapless_drop('s'), leaf_id.leaf_gapless_drop('other');
 DROP VIEW edits;
 DROP FUNCTION next_of_s();
 DROP TABLE invoices;

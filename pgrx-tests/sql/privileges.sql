@@ -25,9 +25,9 @@ SELECT count(*) FROM leaf_id.server;
 SELECT count(*) FROM leaf_id.tags_detail WHERE leak(tag);
 SELECT count(*) FROM leaf_id.tags WHERE leak(tag);
 SELECT count(*) FROM leaf_id.fleet WHERE leak(name);
-SELECT count(*) FROM leaf_id.leaf_segment_slots();
-SELECT count(*) FROM leaf_id.leaf_central_connections();
-SELECT count(*) FROM leaf_id.leaf_server_problems();
+SELECT count(*) FROM leaf_id_internal.leaf_segment_slots();
+SELECT count(*) FROM leaf_id_internal.leaf_central_connections();
+SELECT count(*) FROM leaf_id_internal.leaf_server_problems();
 RESET ROLE;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_visitor;

@@ -24,7 +24,7 @@ LANGUAGE sql AS $$
         ok (worker_id integer, floor_ms bigint, reserved_until_ms bigint, lease_ms bigint, max_lead_ms bigint)
 $$;
 \set terms ':now, :now + 60000, 60000, 1000, 15000, 1288834974657, ''41/10/12'''
-\set nobody 'SELECT (SELECT count(*) FROM leaf_id.leaf_worker) + (SELECT count(*) FROM leaf_id.leaf_registry) AS rows;'
+\set rows 'SELECT (SELECT count(*) FROM leaf_id.leaf_worker) + (SELECT count(*) FROM leaf_id.leaf_registry) AS rows;'
 CREATE ROLE leaf_id_x;
 CREATE ROLE leaf_id_y;
 CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
@@ -46,7 +46,7 @@ SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 
 \echo :SQLSTATE
 \set renewal 'SELECT token FROM ts_parse(''leaf_id.leaf_worker_lease'', public.message(''renew'', 4711, ''n'', NULL, 2, 0, 0, ' :terms '))'
 SELECT sqlstate, message FROM refusal(:'renewal');
-:nobody
+:rows
 
 -- Arguments that no server sends leave nothing behind. Each in the place of a usual one.
 CREATE TABLE usual (n int, argument text, value text);
@@ -78,7 +78,7 @@ FROM absurd, usual GROUP BY absurd.n;
 \set VERBOSITY sqlstate
 SELECT call FROM calls ORDER BY n \gexec
 \set VERBOSITY default
-:nobody
+:rows
 -- In words.
 SELECT call FROM calls WHERE n IN (1, 11) ORDER BY n \gexec
 -- These are possible, if strange: what is reserved is bounded, and another epoch is refused.

@@ -1,7 +1,7 @@
 -- Would catch: ids that repeat, stop or come from the wrong tag because of the place in SQL where the
 -- function stands: its caches live in statements, sessions and plans.
 \pset format unaligned
-SELECT leaf_tag_create('odd', 10), leaf_tag_create('even', 10, start => 1000000);
+SELECT leaf_tag_create('odd', step => 10), leaf_tag_create('even', step => 10, start => 1000000);
 
 -- After DISCARD ALL ids go on in order.
 CREATE TABLE drawn (id bigint, place serial);

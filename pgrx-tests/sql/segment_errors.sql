@@ -1,7 +1,7 @@
 -- Would catch: an error without its SQLSTATE, fact or way out, a limit that is checked in only
 -- one of the places where it can be broken, and ids beyond the end of a tag or of bigint (I8).
 \pset format unaligned
-SELECT leaf_tag_create('t', 10, max_step => 2000);
+SELECT leaf_tag_create('t', step => 10, max_step => 2000);
 SELECT leaf_segment_next('t');
 SELECT wait_for_spare('t');
 
@@ -21,7 +21,7 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$SELECT leaf_segment_next_range('t', 2001)$$,
     $$SELECT leaf_segment_next_range('t', 2147483647)$$,
     $$SELECT leaf_tag_create(NULL)$$,
-    $$SELECT leaf_tag_create('u', NULL)$$,
+    $$SELECT leaf_tag_create('u', step => NULL)$$,
     $$SELECT leaf_tag_create('u', start => NULL)$$,
     $$SELECT leaf_tag_drop('nope', forget => true)$$,
     $$SELECT leaf_tag_drop(NULL)$$,
@@ -31,8 +31,8 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 't'$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = 0 WHERE biz_tag = 't'$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = -9223372036854775808 WHERE biz_tag = 't'$$,
-    $$SELECT leaf_id.leaf_alloc_stamp()$$,
-    $$SELECT leaf_id.leaf_alloc_edit()$$
+    $$SELECT leaf_id_internal.leaf_alloc_stamp()$$,
+    $$SELECT leaf_id_internal.leaf_alloc_edit()$$
 ]) statement, refusal(statement) r;
 
 -- Refused by the constraints of leaf_alloc. (Without DETAIL: it has the time in it.)
@@ -42,8 +42,8 @@ SELECT statement, r.sqlstate, r.message FROM unnest(ARRAY[
     $$SELECT leaf_tag_create('t')$$,
     $$SELECT leaf_tag_create('u', step => 0)$$,
     $$SELECT leaf_tag_create('u', step => -1)$$,
-    $$SELECT leaf_tag_create('u', 10, max_step => 9)$$,
-    $$SELECT leaf_tag_create('u', 2147483647, max_step => 2147483646)$$,
+    $$SELECT leaf_tag_create('u', step => 10, max_step => 9)$$,
+    $$SELECT leaf_tag_create('u', step => 2147483647, max_step => 2147483646)$$,
     $$SELECT leaf_tag_create('u', max_step => 0)$$,
     $$SELECT leaf_tag_create('u', max_step => 999)$$,
     $$SELECT leaf_tag_create('u', start => 0)$$,
@@ -69,7 +69,7 @@ SELECT assignment, r.sqlstate, r.message FROM unnest(ARRAY[
 
 -- Refused by PostgreSQL, in its own words.
 SELECT statement, r.sqlstate FROM unnest(ARRAY[
-    $$SELECT leaf_tag_create('u', 2147483648)$$,
+    $$SELECT leaf_tag_create('u', step => 2147483648)$$,
     $$UPDATE leaf_id.leaf_alloc SET step = 2147483648$$,
     $$UPDATE leaf_id.leaf_alloc SET max_step = 2147483648$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = 9223372036854775808$$
@@ -93,8 +93,8 @@ SELECT * FROM refusal($$SELECT leaf_segment_next('t')$$);
 ROLLBACK;
 
 -- The last id of a tag is its max_value, however it was claimed. Another session gets the same error,
--- and nobody waits for it.
-SELECT leaf_tag_create('end' || step, step, max_value => 5) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
+-- and no session waits for it.
+SELECT leaf_tag_create('end' || step, step => step, max_value => 5) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
 SET leaf_id.refill_timeout = '1min';
 SET statement_timeout = '30s';
 SELECT take('end' || step, 5) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
@@ -108,12 +108,12 @@ SELECT take('end' || step, 2) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
 SELECT r.sqlstate FROM unnest(ARRAY[1, 2, 5, 1000]) step, refusal(format('SELECT leaf_segment_next(%L)', 'end' || step)) r;
 RESET leaf_id.refill_timeout;
 RESET statement_timeout;
-SELECT leaf_tag_create('batch', 4, max_value => 6), leaf_tag_create('range', 4, max_value => 6);
+SELECT leaf_tag_create('batch', step => 4, max_value => 6), leaf_tag_create('range', step => 4, max_value => 6);
 SELECT * FROM refusal($$SELECT leaf_segment_next_batch('batch', 10)$$);
 SELECT * FROM refusal($$SELECT leaf_segment_next_range('range', 10)$$);
 
 -- The last id of all is below the end of bigint.
-SELECT leaf_tag_create('last' || step, step, 9223372036854775803) FROM unnest(ARRAY[1, 3, 1000, 2147483647]) step;
+SELECT leaf_tag_create('last' || step, 9223372036854775803, step) FROM unnest(ARRAY[1, 3, 1000, 2147483647]) step;
 SELECT take('last' || step, 4) FROM unnest(ARRAY[1, 3, 1000, 2147483647]) step;
 SELECT r.* FROM unnest(ARRAY[1, 3, 1000, 2147483647]) step, refusal(format('SELECT leaf_segment_next(%L)', 'last' || step)) r;
 \c

@@ -16,7 +16,7 @@ DECLARE
     ids bigint[];
 BEGIN
     FOR each IN EXECUTE query LOOP
-        PERFORM leaf_tag_create(each, 2);
+        PERFORM leaf_tag_create(each, step => 2);
         COMMIT;
         ids := '{}';
         FOR i IN 1..4 LOOP

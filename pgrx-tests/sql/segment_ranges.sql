@@ -3,7 +3,7 @@
 \pset format unaligned
 
 -- A batch crosses segments.
-SELECT leaf_tag_create('batches', 10, max_step => 10);
+SELECT leaf_tag_create('batches', step => 10, max_step => 10);
 SELECT array_agg(id) FROM leaf_segment_next_batch('batches', 25) id;
 SELECT leaf_segment_next('batches');
 SELECT count(DISTINCT id), min(id), max(id), bool_and(increases)
@@ -13,7 +13,7 @@ SELECT count(*), min(id) > 20026 AS above, max(id) AS last FROM (SELECT leaf_seg
 SELECT :count AS count, :'above' AS above, leaf_segment_next('batches') > :last AS goes_on;
 
 -- A range is contiguous, and above what came before, whatever is cached.
-SELECT leaf_tag_create('ranges', 10, max_step => 1000);
+SELECT leaf_tag_create('ranges', step => 10, max_step => 1000);
 DO $$
 DECLARE
     n int;
@@ -30,7 +30,7 @@ END $$;
 SELECT r.* FROM unnest(ARRAY[1001, 2147483647]) n, refusal(format($$SELECT leaf_segment_next_range('ranges', %s)$$, n)) r;
 
 -- What a range loses is counted: the rest of the segment in use does not hold it.
-SELECT leaf_tag_create('lost', 10, max_step => 10);
+SELECT leaf_tag_create('lost', step => 10, max_step => 10);
 SELECT take('lost', 5);
 SELECT first_id > 5 AS above, last_id - first_id + 1 AS length FROM leaf_segment_next_range('lost', 10);
 SELECT ids_lost >= 5 AS counted FROM leaf_id.tags_detail WHERE tag = 'lost';
@@ -52,13 +52,13 @@ SELECT leaf_segment_next('narrow');
 SELECT r.* FROM refusal($$SELECT leaf_segment_next('narrow')$$) r;
 
 -- A claim is never much longer than the ones before it: a long range takes several, and no more.
-SELECT leaf_tag_create('long_1', 1), leaf_tag_create('long_1000', 1000), leaf_tag_create('longest', 200000000, max_step => 2147483647);
+SELECT leaf_tag_create('long_1', step => 1), leaf_tag_create('long_1000', step => 1000), leaf_tag_create('longest', step => 200000000, max_step => 2147483647);
 SELECT range.* FROM (VALUES ('long_1', 1000000), ('long_1000', 1000000), ('longest', 2147483647)) tags (tag, n), leaf_segment_next_range(tag, n) range;
 SELECT tag, current_last - current_first + 1 AS held FROM leaf_id.tags_detail WHERE tag LIKE 'long%' ORDER BY tag;
 
 -- It is no longer than a segment may be now, whatever that was when the last one came, and is not put
 -- together of thousands of claims.
-SELECT leaf_tag_create('lowered', 1);
+SELECT leaf_tag_create('lowered', step => 1);
 SELECT leaf_segment_next('lowered'), wait_for_spare('lowered');
 UPDATE leaf_id.leaf_alloc SET max_step = 1 WHERE biz_tag = 'lowered';
 SELECT max_id AS before FROM leaf_id.leaf_alloc WHERE biz_tag = 'lowered' \gset

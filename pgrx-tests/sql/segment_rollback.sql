@@ -14,7 +14,7 @@ SELECT leaf_tag_drop('t', forget => true);
 
 -- A migration in one transaction is rolled back, then committed.
 BEGIN;
-SELECT leaf_tag_create('t', 100);
+SELECT leaf_tag_create('t', step => 100);
 CREATE TABLE migrated (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'), note text);
 INSERT INTO migrated (note) SELECT 'row ' || i FROM generate_series(1, 10000) i;
 ROLLBACK;
@@ -22,7 +22,7 @@ SELECT leaf_segment_next('t');
 \c
 SELECT leaf_segment_next('t');
 BEGIN;
-SELECT leaf_tag_create('t', 100);
+SELECT leaf_tag_create('t', step => 100);
 CREATE TABLE migrated (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'), note text);
 INSERT INTO migrated (note) SELECT 'row ' || i FROM generate_series(1, 10000) i;
 COMMIT;
@@ -34,7 +34,7 @@ SELECT leaf_tag_drop('t', forget => true);
 
 -- Savepoints.
 BEGIN;
-SELECT leaf_tag_create('t', 10);
+SELECT leaf_tag_create('t', step => 10);
 SELECT take('t', 5);
 SAVEPOINT a;
 SELECT take('t', 25);
@@ -70,7 +70,7 @@ BEGIN
     END LOOP;
 END $$;
 BEGIN;
-SELECT leaf_tag_create('t', 10);
+SELECT leaf_tag_create('t', step => 10);
 SELECT count(DISTINCT id), min(id), max(id) FROM draw() id;
 COMMIT;
 SELECT count(DISTINCT id), min(id), max(id) FROM draw() id;
@@ -83,12 +83,12 @@ SELECT leaf_tag_drop('t', forget => true);
 -- may have been seen. So it does although nothing was issued of the row that stands.
 BEGIN;
 SAVEPOINT a;
-SELECT leaf_tag_create('t', 10);
+SELECT leaf_tag_create('t', step => 10);
 SELECT take('t', 25);
 ROLLBACK TO a;
 SELECT leaf_segment_next('t');
 ROLLBACK TO a;
-SELECT leaf_tag_create('t', 10);
+SELECT leaf_tag_create('t', step => 10);
 SELECT take('t', 25);
 COMMIT;
 SELECT take('t', 25);
@@ -104,7 +104,7 @@ COMMIT;
 SELECT leaf_segment_next('u');
 -- A reset issues nothing before it is committed, and takes back nothing that its transaction has issued.
 BEGIN;
-SELECT leaf_tag_create('v', 10);
+SELECT leaf_tag_create('v', step => 10);
 SELECT take('v', 3);
 SELECT leaf_tag_reset('v', 1);
 SAVEPOINT a;
@@ -116,7 +116,7 @@ SELECT leaf_tag_drop('t', forget => true), leaf_tag_drop('u', forget => true), l
 
 -- Limits hold inside the transaction that made the tag.
 BEGIN;
-SELECT leaf_tag_create('t', 10, max_value => 15);
+SELECT leaf_tag_create('t', step => 10, max_value => 15);
 SELECT take('t', 15);
 SAVEPOINT a;
 SELECT leaf_segment_next('t');
@@ -151,7 +151,7 @@ SELECT leaf_tag_drop('t', forget => true);
 -- The rows of a held cursor and of a deferred trigger are made when the transaction commits, but
 -- before its tags are.
 BEGIN;
-SELECT leaf_tag_create('t', 10);
+SELECT leaf_tag_create('t', step => 10);
 DECLARE c CURSOR WITH HOLD FOR SELECT leaf_segment_next('t') FROM generate_series(1, 30);
 CREATE TABLE late (id bigint);
 CREATE FUNCTION take_one() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -5,7 +5,7 @@ CREATE ROLE leaf_id_app;
 CREATE ROLE leaf_id_mallory NOINHERIT;
 CREATE ROLE leaf_id_staff;
 CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
--- What a superuser does meanwhile, while the session is somebody else's.
+-- What a superuser does while the session is another role's.
 CREATE FUNCTION as_admin(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
 SELECT leaf_tag_create('t'), leaf_tag_grant('t', 'public');
 CREATE TABLE things (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'));
@@ -23,7 +23,7 @@ ORDER BY n;
 GRANT SELECT ON answers TO public;
 \set may 'SELECT count(*), sqlstate, message FROM answers GROUP BY 2, 3;'
 
--- A tag that is everybody's, until it is taken away.
+-- A tag that is PUBLIC's, until it is taken away.
 SET ROLE leaf_id_app;
 TABLE answers;
 SELECT as_admin($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$);
@@ -111,7 +111,7 @@ REVOKE EXECUTE ON FUNCTION leaf_id.leaf_claim FROM leaf_id_app, leaf_id_mallory;
 
 -- A grant takes a role, a tag and the right to grant.
 SELECT call, r.*
-FROM (VALUES ('leaf_tag_grant(''t'', ''leaf_id_nobody'')'),
+FROM (VALUES ('leaf_tag_grant(''t'', ''leaf_id_outsider'')'),
              ('leaf_tag_grant(''none'', ''leaf_id_app'')'),
              ('leaf_tag_revoke(''none'', ''leaf_id_app'')')) c (call), refusal('SELECT ' || call) r \gx
 SET ROLE leaf_id_app;
@@ -125,7 +125,7 @@ SELECT * FROM refusal($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$) \gx
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION leaf_tag_grant FROM leaf_id_app;
 
--- A dropped role leaves its rights to nobody, also not to another one of its name.
+-- A dropped role leaves its rights to no role, also not to another one of its name.
 DROP FUNCTION for_app();
 SELECT * FROM refusal('DROP ROLE leaf_id_app') \gx
 SELECT leaf_tag_create('u');
@@ -137,7 +137,7 @@ SET ROLE leaf_id_app;
 SELECT leaf_segment_next('u');
 :may
 RESET ROLE;
--- Written by hand, without the grant that goes with it: everybody's USAGE on the schema names nobody.
+-- Written by hand, without the grant that goes with it: PUBLIC's USAGE on the schema names no role.
 DROP OWNED BY leaf_id_app;
 UPDATE leaf_id.leaf_alloc SET granted_to = '{leaf_id_app}' WHERE biz_tag = 't';
 SELECT has_schema_privilege('leaf_id_app', 'leaf_id', 'USAGE');
@@ -158,7 +158,7 @@ REVOKE USAGE ON SCHEMA leaf_id FROM "PUBLIC";
 DROP ROLE "PUBLIC";
 SELECT leaf_tag_grant('t', 'public');
 
--- Everybody issues ids, and nobody else manages tags.
+-- All roles issue ids, and no other role manages tags.
 SET ROLE leaf_id_mallory;
 SELECT count(*) FROM leaf_segment_next_batch('t', 15);
 SELECT last_id - first_id AS further FROM leaf_segment_next_range('t', 5);
@@ -176,8 +176,8 @@ FROM (VALUES ('SELECT * FROM leaf_id.leaf_alloc'),
              ('SELECT leaf_id.leaf_snowflake_reset(now())'),
              ('SELECT * FROM leaf_id.tags_detail'),
              ('SELECT * FROM leaf_id.server'),
-             ('SELECT * FROM leaf_id.leaf_segment_slots()'),
-             ('SELECT * FROM leaf_id.leaf_server_state()')) s (statement), refusal(statement);
+             ('SELECT * FROM leaf_id_internal.leaf_segment_slots()'),
+             ('SELECT * FROM leaf_id_internal.leaf_server_state()')) s (statement), refusal(statement);
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION leaf_segment_next(text) FROM PUBLIC;
 SET ROLE leaf_id_mallory;
@@ -245,7 +245,7 @@ DROP TABLE pg_temp.leaf_alloc;
 
 -- A manager of tags, by the one GRANT that is documented, in all that is a manager's.
 SELECT leaf_tag_reset('mine', 700);
-SELECT leaf_segment_next('mine') >= 700 AS anew;
+SELECT leaf_segment_next('mine') > 699 AS again;
 UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 'mine';
 SELECT leaf_segment_next('mine') >= 5000 AS raised;
 SELECT leaf_tag_drop('mine', forget => true);
@@ -283,13 +283,13 @@ GRANT USAGE ON SCHEMA leaf_id TO leaf_id_mallory WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_grant, leaf_tag_revoke TO leaf_id_mallory;
 SET ROLE leaf_id_mallory;
 BEGIN;
-SELECT leaf_tag_create('mine');
+SELECT leaf_tag_create('mine', force => true);
 SELECT leaf_segment_next('mine');
 SET LOCAL ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 ROLLBACK;
 BEGIN;
-SELECT leaf_tag_create('mine'), leaf_tag_revoke('mine', 'leaf_id_mallory'), leaf_tag_grant('mine', 'leaf_id_mallory');
+SELECT leaf_tag_create('mine', force => true), leaf_tag_revoke('mine', 'leaf_id_mallory'), leaf_tag_grant('mine', 'leaf_id_mallory');
 SELECT leaf_segment_next('mine');
 COMMIT;
 SELECT leaf_segment_next('mine');
@@ -325,8 +325,8 @@ CREATE ROLE leaf_id_clerk;
 GRANT SELECT, UPDATE (description) ON leaf_id.leaf_alloc TO leaf_id_clerk;
 SELECT leaf_tag_create('gone'), leaf_tag_drop('gone');
 SET ROLE leaf_id_clerk;
-SELECT leaf_id.leaf_forget('gone');
+SELECT leaf_id_internal.leaf_forget('gone');
 RESET ROLE;
-SELECT leaf_id.leaf_forget('gone');
+SELECT leaf_id_internal.leaf_forget('gone');
 DROP OWNED BY leaf_id_clerk;
 DROP ROLE leaf_id_clerk;

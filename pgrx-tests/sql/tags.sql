@@ -75,7 +75,7 @@ SELECT leaf_segment_next('t') FROM generate_series(1, 2);
 SELECT description FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 SELECT * FROM refusal($$SELECT leaf_tag_reset('nope', 1)$$) \gx
 
--- Not by a trigger of somebody's after ours, either.
+-- Not by another role's trigger after ours, either.
 CREATE FUNCTION lower_it() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.max_id := 1; RETURN NEW; END';
 CREATE TRIGGER zz BEFORE UPDATE ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION lower_it();
 SELECT sqlstate, regexp_replace(message, 'from \d+', 'from ...') AS message
@@ -98,16 +98,16 @@ SELECT leaf_segment_next('t');
 -- A limit holds at once, and can be lifted. What was said of it is taken back.
 UPDATE leaf_id.leaf_alloc SET max_value = 100 WHERE biz_tag = 't';
 SELECT * FROM refusal($$SELECT leaf_segment_next('t')$$) \gx
-SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 't';
+SELECT last_error IS NOT NULL AS shown FROM leaf_id.tags_detail WHERE tag = 't';
 UPDATE leaf_id.leaf_alloc SET max_value = 1000000000 WHERE biz_tag = 't';
-SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 't';
+SELECT last_error IS NOT NULL AS shown FROM leaf_id.tags_detail WHERE tag = 't';
 SELECT leaf_segment_next('t') > 100000 AS goes_on;
 SELECT leaf_tag_create('limited', max_value => 10);
 SELECT max(leaf_segment_next('limited')) FROM generate_series(1, 10);
 SELECT sqlstate FROM refusal($$SELECT leaf_segment_next('limited')$$);
-SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 'limited';
+SELECT last_error IS NOT NULL AS shown FROM leaf_id.tags_detail WHERE tag = 'limited';
 UPDATE leaf_id.leaf_alloc SET max_value = 1000 WHERE biz_tag = 'limited';
-SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 'limited';
+SELECT last_error IS NOT NULL AS shown FROM leaf_id.tags_detail WHERE tag = 'limited';
 SELECT leaf_segment_next('limited');
 SELECT leaf_tag_drop('limited', forget => true);
 SELECT leaf_tag_drop('t', forget => true);
@@ -276,6 +276,6 @@ ROLLBACK;
 SELECT leaf_tag_drop('t', forget => true);
 -- Nor does the trigger's function touch another table.
 CREATE TABLE mine (a text, b bigint);
-CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_stamp();
+CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_alloc_stamp();
 SELECT * FROM refusal($$INSERT INTO mine VALUES ('t', 1)$$) \gx
 DROP TABLE mine;

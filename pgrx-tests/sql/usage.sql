@@ -18,7 +18,7 @@ UPDATE leaf_id.leaf_alloc SET biz_tag = 'bills' WHERE biz_tag = 'invoices';
 SELECT leaf_segment_next('bills') > 700 AS goes_on;
 SELECT leaf_tag_reset('bills', 42);
 -- As above: 42, or a gap.
-SELECT leaf_segment_next('bills') BETWEEN 42 AND 699 AS anew;
+SELECT leaf_segment_next('bills') BETWEEN 42 AND 699 AS again;
 SELECT leaf_tag_drop('bills');
 
 -- Without use, no end is in sight.

@@ -28,7 +28,7 @@ CREATE TABLE smaller (id smallint DEFAULT leaf_segment_next('orders'), "Id" inte
 SELECT tag, max_value, last_id, narrow_relation, narrow_column FROM leaf_id.tags_detail ORDER BY tag;
 UPDATE leaf_id.leaf_alloc SET max_id = 30000 WHERE biz_tag = 'orders';
 UPDATE leaf_id.leaf_alloc SET max_id = 2147483640 WHERE biz_tag = 'idle';
-SELECT tag, next_id, "used %", health FROM leaf_id.tags ORDER BY tag;
+SELECT tag, next_id, used_percent, health FROM leaf_id.tags ORDER BY tag;
 SELECT tag, relation, column_name, action, detail FROM leaf_check();
 SELECT severity, regexp_replace(what, '[0-9]{4}-[0-9]{2}-[0-9]{2}', '...') AS what, since, remedy FROM leaf_id.problems \gx
 SELECT remedy FROM leaf_id.problems \gexec
@@ -64,12 +64,12 @@ DROP ROLE leaf_id_stranger;
 SELECT leaf_tag_create('at ' || percent, start => 1000 * percent + 1, max_value => 100000)
 FROM unnest(ARRAY[79, 80, 90, 95]) percent \g /dev/null
 SELECT leaf_tag_create('ended', max_value => 10), leaf_tag_create('the end', start => 9223372036854775800),
-    leaf_opaque_create('opaque', max_value => 1000000) \g /dev/null
+    leaf_id.leaf_opaque_create('opaque', max_value => 1000000) \g /dev/null
 SELECT * FROM leaf_segment_next_range('ended', 10);
 UPDATE leaf_id.leaf_alloc SET max_id = 990001 WHERE biz_tag = 'opaque';
-SELECT tag, next_id, "used %", health FROM leaf_id.tags WHERE health <> 'ok' ORDER BY tag;
+SELECT tag, next_id, used_percent, health FROM leaf_id.tags WHERE health <> 'ok' ORDER BY tag;
 SELECT * FROM leaf_id.problems \gx
--- Somebody has chosen these ends, and has to say whether they may go.
+-- These ends were chosen, and a person has to say whether they may go.
 UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag LIKE 'at %' OR biz_tag = 'ended';
 SELECT leaf_tag_drop('the end', forget => true), leaf_tag_drop('opaque', forget => true) \g /dev/null
 DELETE FROM leaf_id.leaf_opaque_key WHERE tag = 'opaque';
@@ -80,9 +80,5 @@ SELECT leaf_tag_create('soon', max_value => 1000000) \g /dev/null
 SELECT count(leaf_segment_next('soon')) FROM generate_series(1, 500) \g /dev/null
 SELECT severity, regexp_replace(what, '[0-9]{4}-[0-9]{2}-[0-9]{2}', '...') AS what, remedy FROM leaf_id.problems \gx
 SELECT leaf_tag_drop('soon', forget => true) \g /dev/null
-
--- The last of a series.
-SELECT leaf_tag_create('bills/' || to_char(now() - i * interval '1 year', 'YYYY')) FROM generate_series(0, 1) i \g /dev/null
-SELECT severity, replace(what, to_char(now(), 'YYYY'), '...') AS what, remedy FROM leaf_id.problems;
 
 SELECT count(leaf_tag_drop(tag, forget => true)) FROM leaf_id.tags;

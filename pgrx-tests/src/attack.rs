@@ -207,7 +207,7 @@ impl Attack {
 
     /// I9: the attacker's code has not run with rights that she does not have.
     #[track_caller]
-    pub fn assert_nobody_ran_her_code(&self) {
+    pub fn assert_her_code_did_not_run(&self) {
         let log = self.server.log();
         if let Some(line) = log.lines().find(|line| line.contains(RAN)) {
             panic!("{line}");

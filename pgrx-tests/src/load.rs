@@ -75,23 +75,23 @@ const TAG_WAYS: [Way; 7] = [
 const OPAQUE_WAYS: [Way; 4] = [
     Way {
         kind: "opaque, single",
-        sql: "SELECT leaf_opaque_decode('SOURCE', leaf_opaque_next('SOURCE'))",
+        sql: "SELECT leaf_id.leaf_opaque_decode('SOURCE', leaf_opaque_next('SOURCE'))",
         single: true,
     },
     Way {
         kind: "opaque, inserted",
-        sql: "INSERT INTO rows_of_SOURCE DEFAULT VALUES RETURNING leaf_opaque_decode('SOURCE', id)",
+        sql: "INSERT INTO rows_of_SOURCE DEFAULT VALUES RETURNING leaf_id.leaf_opaque_decode('SOURCE', id)",
         single: true,
     },
     Way {
         kind: "opaque, inserted",
         sql: "INSERT INTO rows_of_SOURCE SELECT FROM generate_series(1, $1)
-              RETURNING leaf_opaque_decode('SOURCE', id)",
+              RETURNING leaf_id.leaf_opaque_decode('SOURCE', id)",
         single: false,
     },
     Way {
         kind: "opaque, aggregated",
-        sql: "SELECT array_agg(leaf_opaque_decode('SOURCE', leaf_opaque_next('SOURCE')))
+        sql: "SELECT array_agg(leaf_id.leaf_opaque_decode('SOURCE', leaf_opaque_next('SOURCE')))
               FROM generate_series(1, $1)",
         single: false,
     },
@@ -171,7 +171,7 @@ impl Part {
         match &self.source {
             Source::Tag(tag) => format!("leaf_segment_next('{tag}')"),
             Source::Opaque(tag) => format!("leaf_opaque_next('{tag}')"),
-            Source::Gapless(series) => format!("leaf_gapless_next('{series}')"),
+            Source::Gapless(series) => format!("leaf_id.leaf_gapless_next('{series}')"),
             Source::Snowflake => "leaf_snowflake_next()".into(),
         }
     }

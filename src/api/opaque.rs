@@ -6,6 +6,7 @@ use pgrx::prelude::*;
 
 use super::call::{finish, second_bigint, tag, text};
 use crate::error::Failure;
+use crate::pg;
 use crate::segment::opaque as ids;
 use crate::shmem::Tag;
 use crate::tags::opaque as keys;
@@ -48,8 +49,20 @@ fn leaf_has_key(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     Tag::new(tag).is_some_and(|tag| finish(keys::has_key(&tag)))
 }
 
+/// The part of `leaf_opaque_create` that SQL cannot do: for roles that may execute that one.
 #[pg_extern(strict, sql = false)]
 fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
+    let types = [
+        pg_sys::TEXTOID,
+        pg_sys::INT8OID,
+        pg_sys::INT4OID,
+        pg_sys::INT4OID,
+        pg_sys::TEXTOID,
+        pg_sys::TEXTOID,
+    ];
+    let create = pg::find_function(pg::SCHEMA, c"leaf_opaque_create", &types);
+    // No function has the oid 0, which is an error.
+    pg::check_execute(create.map_or(0, |create| create.oid));
     // SAFETY: a call of the SQL function of this name, which is strict, with a text, a bigint and a
     // text.
     let (tag, last, key) = unsafe { (tag(fcinfo), second_bigint(fcinfo), text(fcinfo, 2)) };

@@ -31,7 +31,7 @@ use super::call::{finish, given, kept, names_a_constant, oid};
 use super::segment::leaf_segment_next;
 use super::snowflake::leaf_snowflake_next;
 use crate::error::Failure;
-use crate::pg::{self, LoneCall, RawDatum, SCHEMA};
+use crate::pg::{self, INTERNAL_SCHEMA, LoneCall, RawDatum};
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_next_support(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
@@ -51,7 +51,7 @@ fn twin(call: LoneCall<'_>) -> Option<u32> {
         c"leaf_segment_next_stable"
     };
     types.extend([pg_sys::OIDOID, pg_sys::INTERNALOID]);
-    let twin = pg::find_function(SCHEMA, name, &types)?.oid;
+    let twin = pg::find_function(INTERNAL_SCHEMA, name, &types)?.oid;
     let function = call.function();
     // The executor checks EXECUTE on the twin. EXECUTE on the original function is checked here, as
     // early as the executor would, and again by the twin in case a plan outlives its role.
@@ -64,7 +64,11 @@ fn twin(call: LoneCall<'_>) -> Option<u32> {
 /// True if one function is the twin of the other. Only a superuser can declare a support function,
 /// so no other role can create a function that passes for one of ours.
 fn stands_for(twin: u32, function: u32) -> bool {
-    let support = pg::find_function(SCHEMA, c"leaf_next_support", &[pg_sys::INTERNALOID]);
+    let support = pg::find_function(
+        INTERNAL_SCHEMA,
+        c"leaf_next_support",
+        &[pg_sys::INTERNALOID],
+    );
     let (Some(twin), Some(function), Some(support)) =
         (pg::function(twin), pg::function(function), support)
     else {

@@ -3,14 +3,13 @@
 //! PL/pgSQL calls them by name.
 
 use pgrx::prelude::*;
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use super::call::{finish, oid, row_type, second_bigint, tag};
 use crate::pg::{self, Expression, RawDatum, Text, Unread};
 use crate::segment::upcoming;
 
-/// Reason why a column was not read. `leaf_read_columns()` compares these texts to find columns
-/// that may have unseen ids.
+/// Reason why a column was not read.
 fn reason(unread: Unread) -> &'static str {
     match unread {
         Unread::Gone => "it was dropped",
@@ -31,12 +30,34 @@ fn leaf_column_max(
 ) -> RawDatum {
     let found = pg::largest_value(relation.to_u32(), column_number);
     let unread = found.as_ref().err().map(|unread| reason(*unread));
+    // Views and foreign tables have their ids elsewhere.
+    let is_hidden = found.as_ref().err().map(|unread| {
+        let hidden = [Unread::Locked, Unread::Forbidden, Unread::RowSecurity];
+        hidden.contains(unread)
+    });
     let columns = [
         found.ok().flatten().and_then(IntoDatum::into_datum),
         unread.and_then(|reason| Text::new(reason.as_bytes()).into_datum()),
+        is_hidden.and_then(IntoDatum::into_datum),
     ];
     // SAFETY: a call of the SQL function of this name, and its OUT arguments.
     unsafe { row_type(fcinfo).form(columns) }
+}
+
+/// A procedure whose argument is INOUT: whether the procedure that calls it may end the transaction,
+/// which only the context of a CALL says.
+#[pg_extern(sql = false)]
+fn leaf_may_commit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    // SAFETY: a call of the SQL procedure of this name, and its argument.
+    unsafe {
+        let may_commit = pg::is_nonatomic_call(fcinfo);
+        row_type(fcinfo).form([may_commit.into_datum()])
+    }
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_lock_relation(relation: pg_sys::Oid) {
+    pg::lock_relation(relation.to_u32());
 }
 
 #[pg_extern(strict, sql = false)]
@@ -54,11 +75,16 @@ fn leaf_skip_ids(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_default_source(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function of this name, which is strict, with a pg_node_tree and an
-    // oid.
+    // SAFETY: a call of the SQL function of this name, which is strict, with a pg_node_tree, an oid
+    // and an integer.
     let (expression, issuer) = unsafe {
-        let tree = (*(*fcinfo).args.as_ptr()).value;
-        (Expression::from_value(tree), oid(fcinfo, 1))
+        let given = (*fcinfo).args.as_slice(3);
+        let longest =
+            i32::from_datum(given[2].value, false).and_then(|bytes| usize::try_from(bytes).ok());
+        (
+            Expression::from_value(given[0].value, longest.unwrap_or(0)),
+            oid(fcinfo, 1),
+        )
     };
     let expression = expression.as_ref();
     let tag = expression.and_then(|expression| expression.text_given_to(issuer));

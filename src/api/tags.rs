@@ -175,13 +175,6 @@ fn leaf_next_here(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 }
 
 #[pg_extern(strict, sql = false)]
-fn leaf_name_was_used(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: a call of the SQL function of this name.
-    let name = unsafe { tag(fcinfo) };
-    Tag::new(name).is_some_and(|tag| finish(crate::tags::opaque::name_was_used(&tag)))
-}
-
-#[pg_extern(strict, sql = false)]
 fn leaf_forget(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: a call of the SQL function of this name.
     let name = unsafe { tag(fcinfo) };

@@ -3,7 +3,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::{error, function, literal};
+use super::report::{error, literal};
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +32,7 @@ impl GaplessError {
                     return report;
                 }
                 report.set_hint(format!(
-                    "A role that manages series can create it, if it had no numbers yet: SELECT {}({});",
-                    function("leaf_gapless_create"),
+                    "A role that manages series can create it, if it had no numbers yet: SELECT leaf_id.leaf_gapless_create({});",
                     literal(&series)
                 ))
             }

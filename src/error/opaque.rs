@@ -74,10 +74,7 @@ impl OpaqueError {
                 format!("permission denied to create or reset tag \"{tag}\", whose ids are opaque"),
             )
             .set_detail("Its numbers could come again, and tell which ids they have.")
-            .set_hint(format!(
-                "It takes EXECUTE on {}(), which tells the same.",
-                function("leaf_opaque_encode")
-            )),
+            .set_hint("It takes EXECUTE on leaf_id.leaf_opaque_encode(), which tells the same."),
             Self::Required { tag } => error(
                 Code::ERRCODE_WRONG_OBJECT_TYPE,
                 format!("the ids of tag \"{tag}\" are opaque"),
@@ -91,18 +88,12 @@ impl OpaqueError {
                 Code::ERRCODE_WRONG_OBJECT_TYPE,
                 format!("tag \"{tag}\" has no key of opaque ids"),
             )
-            .set_hint(format!(
-                "Restore leaf_id.leaf_opaque_key if the tag had a key; a new tag gets one by {}().",
-                function("leaf_opaque_create")
-            )),
+            .set_hint("Restore leaf_id.leaf_opaque_key if the tag had a key; a new tag gets one by leaf_id.leaf_opaque_create()."),
             Self::End { tag, last } => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 format!("opaque tag \"{tag}\" has issued all its ids (1 to {last})"),
             )
-            .set_hint(format!(
-                "Another tag, created by {}(), would issue the same ids in another order, so use it for another column only.",
-                function("leaf_opaque_create")
-            )),
+            .set_hint("Another tag, created by leaf_id.leaf_opaque_create(), would issue the same ids in another order, so use it for another column only."),
             Self::OutOfRange { tag, value, last } => error(
                 Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
                 format!("{value} is out of range for the opaque ids of tag \"{tag}\""),

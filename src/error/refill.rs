@@ -325,7 +325,7 @@ pub(super) fn raise_end(advice: &str, tag: &str, max_value: i64) -> String {
     let end = max_value.saturating_mul(10).min(i64::MAX - 1);
     let condition = match max_value {
         SMALLINT_END | INTEGER_END => "once the columns that hold its ids are bigint",
-        _ => "if nothing depends on this end, such as numbers made of a year and an id",
+        _ => "if nothing depends on this end",
     };
     format!(
         "{advice}, {condition}: UPDATE leaf_id.leaf_alloc SET max_value = {end} WHERE biz_tag = {};",

@@ -38,16 +38,19 @@ pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
 }
 
-/// Locks a table, partitioned or not, in ACCESS EXCLUSIVE mode until the end of the transaction, within
-/// `lock_timeout`, with the privileges of LOCK TABLE. Does nothing if there is none with this oid.
-pub fn lock_table(table: u32) {
+/// Locks a table, partitioned or not, or a sequence in ACCESS EXCLUSIVE mode until the end of the
+/// transaction, within `lock_timeout`, with the privileges of LOCK TABLE. Does nothing if there is none
+/// with this oid.
+pub fn lock_relation(relation: u32) {
     const TABLE: c_char = pg_sys::RELKIND_RELATION.cast_signed();
     const PARTITIONED: c_char = pg_sys::RELKIND_PARTITIONED_TABLE.cast_signed();
-    let oid = pg_sys::Oid::from(table);
+    const SEQUENCE: c_char = pg_sys::RELKIND_SEQUENCE.cast_signed();
+    let oid = pg_sys::Oid::from(relation);
     // SAFETY: in a transaction; accepts any oid. The name is null if there is no such relation.
     unsafe {
         let name = pg_sys::get_rel_name(oid);
-        if name.is_null() || ![TABLE, PARTITIONED].contains(&pg_sys::get_rel_relkind(oid)) {
+        if name.is_null() || ![TABLE, PARTITIONED, SEQUENCE].contains(&pg_sys::get_rel_relkind(oid))
+        {
             return;
         }
         let mode = pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE;

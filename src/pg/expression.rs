@@ -10,25 +10,21 @@ use super::datum::{Text, oid_value};
 /// Length of the longest tag, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// Length of the longest expression that is read, as stored. A longer one is no call with a tag, and
-/// could use up the stack or the memory of a session that looks at all columns.
-const LONGEST: usize = 16 * 1024;
-
 /// An expression read from a catalog.
 pub struct Expression(*mut pg_sys::Node);
 
 impl Expression {
-    /// Parses a stored expression; the tree is in the current memory context. `None` if it is too
-    /// long.
+    /// Parses a stored expression; the tree is in the current memory context. `None` if it has more
+    /// than `longest` bytes: it could use up the stack or the memory of the caller.
     ///
     /// # Safety
     /// The datum is a `pg_node_tree`, which only PostgreSQL can create, and not null. The result is
     /// dropped before the memory context is reset.
-    pub unsafe fn from_value(datum: pg_sys::Datum) -> Option<Self> {
+    pub unsafe fn from_value(datum: pg_sys::Datum, longest: usize) -> Option<Self> {
         // SAFETY: guaranteed by the caller: a text written by PostgreSQL for stringToNode. Its size is
         // known without reading it.
         unsafe {
-            if pg_sys::toast_raw_datum_size(datum) > LONGEST {
+            if pg_sys::toast_raw_datum_size(datum) > longest {
                 return None;
             }
             let text = pg_sys::text_to_cstring(datum.cast_mut_ptr());

@@ -4,8 +4,6 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
-use super::catalog::extension_schema;
-use super::datum::texts_datum;
 use super::roles::caller_may_use_schema;
 
 /// Catalog data of a function.
@@ -70,15 +68,6 @@ pub fn function(oid: u32) -> Option<Function> {
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; a null-terminated string.
     let schema = unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) };
-    find_in(schema, name, arguments)
-}
-
-/// The same of a function in the extension's schema.
-pub fn extension_function(name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
-    find_in(extension_schema()?, name, arguments)
-}
-
-fn find_in(schema: pg_sys::Oid, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; `count` types, which are copied; the cache is keyed by a name, a
     // list of types and the oid of a schema.
     unsafe {
@@ -156,34 +145,19 @@ fn aclcheck(function: u32, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     unsafe { pg_sys::object_aclcheck(catalog, function.into(), role, pg_sys::ACL_EXECUTE.into()) }
 }
 
-/// Calls a function with these types and values by name; `None` if it does not exist. It returns no
-/// null.
+/// True for a CALL outside of a transaction block and of functions: the procedure may end its
+/// transaction.
 ///
 /// # Safety
-/// Only superusers can have created functions in that schema, the values are of their types, and
-/// there are none, one or three of them.
-pub unsafe fn call(
-    schema: &CStr,
-    function: &CStr,
-    arguments: &[(pg_sys::Oid, pg_sys::Datum)],
-) -> Option<pg_sys::Datum> {
-    let types: Vec<_> = arguments.iter().map(|(of, _)| *of).collect();
-    let oid = find_function(schema, function, &types)?.oid.into();
-    let collation = pg_sys::InvalidOid;
-    // SAFETY: in a transaction; guaranteed by the caller.
-    Some(unsafe {
-        match *arguments {
-            [(_, one)] => pg_sys::OidFunctionCall1Coll(oid, collation, one),
-            [(_, one), (_, two), (_, three)] => {
-                pg_sys::OidFunctionCall3Coll(oid, collation, one, two, three)
-            }
-            _ => pg_sys::OidFunctionCall0Coll(oid, collation),
-        }
-    })
-}
-
-/// An argument for [`call`].
-pub fn names_argument(names: &[&CStr]) -> (pg_sys::Oid, pg_sys::Datum) {
-    let names = texts_datum(names.iter().map(|name| name.to_bytes()));
-    (pg_sys::TEXTARRAYOID, names)
+/// `fcinfo` is the argument of a function or procedure called by PostgreSQL.
+pub unsafe fn is_nonatomic_call(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: guaranteed by the caller: the context of a call is null or a node, whose tag determines
+    // its type.
+    unsafe {
+        let context = super::expression::as_node::<pg_sys::CallContext>(
+            (*fcinfo).context,
+            pg_sys::NodeTag::T_CallContext,
+        );
+        context.is_some_and(|context| !context.atomic)
+    }
 }

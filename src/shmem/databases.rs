@@ -268,7 +268,7 @@ impl<'a> Queues<'a> {
 
     /// Takes at most `most` requests off the list, oldest first.
     ///
-    /// Nothing may fail or allocate meanwhile, `body` included: if this process ended, requests
+    /// Nothing may fail or allocate in between, `body` included: if this process ended, requests
     /// that are off the list and not accepted would never be served or withdrawn.
     pub fn take_posted(&self, number: u32, most: usize, mut body: impl FnMut(&'static Slot)) {
         let Some(queue) = self.get(number) else {

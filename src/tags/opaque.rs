@@ -11,9 +11,9 @@ use std::rc::Rc;
 use leaf_id_core::opaque::{KEY_BYTES, MIN_VALUES, Permutation};
 
 use super::heap::{self, Look};
-use super::{mark, rights};
+use super::mark;
 use crate::error::{Failure, OpaqueError};
-use crate::pg::{self, Access, Obstacle, Privilege, Shape, Table, Type, Value};
+use crate::pg::{self, Access, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
 /// Shape of `leaf_opaque_key`, as created by sql/schema.sql.
@@ -69,7 +69,7 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
         return Ok(true);
     }
     let arguments = [Type::Text.oid(), Type::Bigint.oid()];
-    let right = pg::extension_function(c"leaf_opaque_encode", &arguments);
+    let right = pg::find_function(pg::SCHEMA, c"leaf_opaque_encode", &arguments);
     Ok(right.is_some_and(|function| pg::caller_may_execute(function.oid)))
 }
 
@@ -107,15 +107,6 @@ fn had_tag(tag: &Tag) -> Result<bool, Failure> {
     let tags = heap::open(heap::relation()?, Access::Read)?
         .ok_or_else(|| Failure::missing(&heap::ALLOC))?;
     Ok(tags.get(&heap::key(tag)).is_some() || mark::get(tag)? > 0)
-}
-
-/// True if a tag created under this name would not begin at 1, or not be a plain one.
-///
-/// # Errors
-/// The caller may not create tags, or a table was dropped or altered.
-pub fn name_was_used(tag: &Tag) -> Result<bool, Failure> {
-    rights::require(&[Privilege::Insert])?;
-    Ok(had_tag(tag)? || has_key(tag)?)
 }
 
 /// The key of a name in hexadecimal.

@@ -183,7 +183,7 @@ impl Patience {
             self.probed_at = now;
             if !pg::database_is_free() {
                 return Err(
-                    "somebody waits for the database in which its server is defined".into(),
+                    "another session waits for the database in which its server is defined".into(),
                 );
             }
         }

@@ -517,7 +517,7 @@ impl Request {
         Next::Kept
     }
 
-    /// Publishes a claim that is committed and flushed; nobody may see it earlier (I1). If it is
+    /// Publishes a claim that is committed and flushed; no session may see it earlier (I1). If it is
     /// too short for a range, the session requests again, and the next claim is longer.
     fn arrive(&mut self, area: &Area, version: u64, claimed: &Claimed) -> Next {
         area.note_claim(self.slot, &self.accepted, claimed);

@@ -58,7 +58,7 @@ impl Claimed {
     pub fn read(session: &mut Session, sources: &[Source]) -> Vec<Self> {
         wait_until(CLAIM_LIMIT, "the last claims to end", || {
             session.value(
-                "SELECT NOT EXISTS (SELECT FROM leaf_id.leaf_segment_slots() WHERE spare_state = 'in flight')",
+                "SELECT NOT EXISTS (SELECT FROM leaf_id_internal.leaf_segment_slots() WHERE spare_state = 'in flight')",
             )
         });
         // No session requests ids, so no claim has begun since: the rows and shared memory are
@@ -79,7 +79,7 @@ impl Claimed {
         let sql = "SELECT biz_tag, greatest(max_id, high), max_value, current_next, current_last, spare_first,
                        spare_last, coalesce(ids_lost, 0)
                    FROM leaf_id.leaf_alloc
-                   LEFT JOIN leaf_id.leaf_segment_slots() s ON s.tag = biz_tag
+                   LEFT JOIN leaf_id_internal.leaf_segment_slots() s ON s.tag = biz_tag
                    LEFT JOIN leaf_id.leaf_high_mark m ON m.tag = biz_tag
                    WHERE biz_tag = ANY ($1)";
         let tags: Vec<_> = sources.iter().filter_map(Source::tag).collect();

@@ -34,9 +34,9 @@ impl Source {
         match self {
             Self::Tag(tag) => format!("SELECT leaf_segment_next('{tag}')"),
             Self::Opaque(tag) => {
-                format!("SELECT leaf_opaque_decode('{tag}', leaf_opaque_next('{tag}'))")
+                format!("SELECT leaf_id.leaf_opaque_decode('{tag}', leaf_opaque_next('{tag}'))")
             }
-            Self::Gapless(series) => format!("SELECT leaf_gapless_next('{series}')"),
+            Self::Gapless(series) => format!("SELECT leaf_id.leaf_gapless_next('{series}')"),
             Self::Snowflake => "SELECT leaf_snowflake_next()".into(),
         }
     }

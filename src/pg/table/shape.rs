@@ -7,6 +7,8 @@ use pgrx::pg_sys;
 
 /// Schema of the extension's tables.
 pub const SCHEMA: &CStr = c"leaf_id";
+/// Schema of what only leaf_id itself calls.
+pub const INTERNAL_SCHEMA: &CStr = c"leaf_id_internal";
 
 /// Column types.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -115,7 +115,7 @@ impl Application {
         admin.run("GRANT CREATE ON SCHEMA public TO migrator, visitor");
         let mut owner = server.connect_as("migrator", "postgres");
         owner.run(SCHEMA);
-        // Whose owner may not insert: this grant gives nobody anything.
+        // Whose owner may not insert: this grant gives nothing.
         server.connect_as("visitor", "postgres").run(
             "CREATE VIEW foreign_view AS SELECT id, note FROM suppliers; GRANT INSERT ON foreign_view TO clerk",
         );
@@ -158,7 +158,7 @@ impl Application {
         found
     }
 
-    /// Privileges on tables and views, which nobody changes.
+    /// Privileges on tables and views, which no call changes.
     fn privileges(&self) -> Vec<String> {
         self.server.session().column(&format!(
             "SELECT concat_ws(' ', r, c.relname, p) FROM unnest('{{{}}}'::name[]) r, pg_class c,
@@ -289,9 +289,18 @@ fn thirty_tables_move_there_and_back_by_the_page() {
         "{moved:?}"
     );
     assert_eq!(moved.len(), columns.len());
+    // An INSERT that a right on a view alone has allowed takes the grant that the details name.
+    let through_view = "clerk into urgent_deliveries";
+    assert_eq!(application.inserts()[through_view], "42501");
+    let grant = "SELECT public.leaf_tag_grant('deliveries', 'clerk');";
+    let line = format!(
+        r#"role "clerk" may insert through public.urgent_deliveries, for which it needs a grant: {grant}"#
+    );
+    assert!(application.server.log().contains(&line));
+    owner.run(grant);
     assert_same(&application.inserts(), &inserts);
     assert_eq!(application.privileges(), privileges);
-    // Who could number rows may take ids, and nobody else.
+    // Who could number rows may take ids, and no other role.
     let mut expected = callers.clone();
     for (insert, state) in &inserts {
         let (role, relation) = insert.split_once(" into ").unwrap();
@@ -312,8 +321,16 @@ fn thirty_tables_move_there_and_back_by_the_page() {
     assert_eq!(application.privileges(), privileges);
     // The roles with a grant for the tag may use the sequence, says the page.
     assert_eq!(application.callers(), expected);
-    // A nullable column, shared defaults, and roles for which INSERT was not enough.
-    let sequences = ["documents", "drafts", "events", "payments", "returns"];
+    // A nullable column, partitions and children, and roles for which INSERT was not enough.
+    let sequences = [
+        "assets",
+        "documents",
+        "drafts",
+        "events",
+        "payments",
+        "readings",
+        "returns",
+    ];
     for (table, source) in application.columns() {
         let is_sequence = sequences.contains(&&*table);
         assert_eq!(source, if is_sequence { "nextval" } else { "d" }, "{table}");

@@ -1,7 +1,7 @@
 //! Would catch: a table owner whose code runs with the rights of the superuser who moves a column,
 //! or who substitutes another function for leaf_segment_next().
 
-use leaf_id_tests::{Attack, Attacker, Failure, MALLORY, SHOP, Server, Session};
+use leaf_id_tests::{Failure, Server, Session};
 
 /// A trap that succeeds for all callers, and leaves a trace if the caller is a superuser.
 const TRAP: &str = "
@@ -107,59 +107,4 @@ fn what_is_planted_takes_no_part() {
         "{default}"
     );
     admin.run("SELECT leaf_adopt('mallory.t', 'id'); SELECT leaf_release('mallory.t', 'id')");
-    admin.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE mallory.u (id serial)");
-    assert_eq!(admin.ids("SELECT count(*) FROM leaf_id.leaf_alloc"), [1]);
-    // An event trigger function cannot be called directly.
-    admin
-        .fails(r#"SELECT leaf_id.leaf_adopt_new_columns()"#)
-        .is("39P01");
-}
-
-/// T5. Before: the tag of a superuser's new column is hers to reset.
-#[test]
-fn a_setting_acts_on_tables_of_its_role() {
-    let attack = Attack::on_installed(Attacker::Installer, &[]);
-    let mut admin = attack.admin();
-    admin.run(&format!(
-        "GRANT CREATE ON SCHEMA public TO alice, {MALLORY};
-         GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO alice"
-    ));
-    let tags = |session: &mut Session| -> Vec<String> {
-        session.column("SELECT biz_tag FROM leaf_id.leaf_alloc ORDER BY 1")
-    };
-    attack.alice().run(
-        "CREATE FUNCTION makes(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-         AS $$ BEGIN EXECUTE format('CREATE TABLE public.%I (id serial)', name); END $$",
-    );
-    attack.mallory().run(&format!(
-        "ALTER DATABASE {SHOP} SET leaf_id.adopt_new_columns = on"
-    ));
-    attack
-        .admin()
-        .run("CREATE TABLE of_admin (id serial); ALTER TABLE of_admin ADD more serial");
-    attack.alice().run("CREATE TABLE of_alice (id serial)");
-    attack
-        .mallory()
-        .run("SET leaf_id.adopt_new_columns = on; SELECT makes('by_mallory')");
-    assert_eq!(tags(&mut admin), [""; 0]);
-    attack.mallory().run("CREATE TABLE of_mallory (id serial)");
-    assert_eq!(tags(&mut admin), ["of_mallory"]);
-    // A role's own setting, and a superuser's.
-    attack
-        .alice()
-        .run("SET leaf_id.adopt_new_columns = on; CREATE TABLE a (id serial); SELECT makes('b')");
-    attack.alice().run(&format!(
-        "ALTER ROLE alice IN DATABASE {SHOP} SET leaf_id.adopt_new_columns = on"
-    ));
-    attack.alice().run("CREATE TABLE c (id serial)");
-    attack
-        .admin()
-        .run("SET leaf_id.adopt_new_columns = on; CREATE TABLE d (id serial)");
-    assert_eq!(tags(&mut admin), ["a", "b", "c", "d", "of_mallory"]);
-    // If only superusers can have set it, it is everybody's.
-    attack.admin().run(&format!(
-        "ALTER DATABASE {SHOP} OWNER TO CURRENT_USER; ALTER ROLE alice IN DATABASE {SHOP} RESET ALL"
-    ));
-    attack.alice().run("CREATE TABLE e (id serial)");
-    assert_eq!(tags(&mut admin), ["a", "b", "c", "d", "e", "of_mallory"]);
 }

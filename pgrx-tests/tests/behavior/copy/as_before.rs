@@ -289,11 +289,11 @@ const COPIES: [Case; 25] = [
     Case::new(
         "an opaque tag",
         &[
-            "SELECT leaf_opaque_create('opaque');
+            "SELECT leaf_id.leaf_opaque_create('opaque');
              CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_opaque_next('opaque'), i int)",
             "COPY t (i) FROM :file",
         ],
-        "SELECT concat_ws(' ', leaf_opaque_decode('opaque', id), i) FROM t
+        "SELECT concat_ws(' ', leaf_id.leaf_opaque_decode('opaque', id), i) FROM t
          UNION ALL SELECT leaf_tag_drop('opaque', force => true)::text",
     ),
     Case::new(
@@ -641,7 +641,7 @@ fn same_with_and_without(cases: &[Case]) {
     let mut with = database(&server, "supported");
     let mut without = database(&server, "plain");
     without.run(
-        "UPDATE pg_proc SET prosupport = 0 WHERE prosupport = 'leaf_id.leaf_next_support'::regproc",
+        "UPDATE pg_proc SET prosupport = 0 WHERE prosupport = 'leaf_id_internal.leaf_next_support'::regproc",
     );
     let major = with.major();
     for case in cases.iter().filter(|case| case.since <= major) {

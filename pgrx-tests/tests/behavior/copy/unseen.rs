@@ -69,6 +69,6 @@ fn dumps_and_descriptions_do_not_show_it() {
         "SELECT prosupport::regproc::text FROM pg_proc WHERE proname = 'leaf_segment_next'";
     assert_eq!(
         restored.value::<String>(support),
-        "leaf_id.leaf_next_support"
+        "leaf_id_internal.leaf_next_support"
     );
 }

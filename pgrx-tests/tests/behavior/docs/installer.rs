@@ -16,8 +16,8 @@ fn the_role_that_installed_it_can_be_removed() {
     session.run("CREATE DATABASE shop OWNER shop_owner");
     server.connect_as("shop_owner", "shop").run(
         "CREATE EXTENSION leaf_id;
-         SELECT leaf_tag_create('orders'), leaf_tag_grant('orders', 'app'), leaf_gapless_create('bills');
-         GRANT EXECUTE ON FUNCTION leaf_gapless_next TO app;
+         SELECT leaf_tag_create('orders'), leaf_tag_grant('orders', 'app'), leaf_id.leaf_gapless_create('bills');
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_gapless_next TO app;
          GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim TO member;
          GRANT SELECT ON leaf_id.leaf_gapless TO app",
     );
@@ -48,10 +48,13 @@ fn the_role_that_installed_it_can_be_removed() {
     assert_eq!(admin.column::<String>(rights), before);
     let mut app = server.connect_as("app", "shop");
     assert_eq!(app.next("orders"), 1);
-    assert_eq!(app.value::<i64>("SELECT leaf_gapless_next('bills')"), 1);
+    assert_eq!(
+        app.value::<i64>("SELECT leaf_id.leaf_gapless_next('bills')"),
+        1
+    );
     server.connect_as("new_owner", "shop").run(
         "SELECT leaf_tag_create('more'), leaf_tag_grant('more', 'member');
-         SELECT leaf_opaque_create('veiled'); SELECT leaf_gapless_drop('bills')",
+         SELECT leaf_id.leaf_opaque_create('veiled'); SELECT leaf_id.leaf_gapless_drop('bills')",
     );
     server.run("pg_dump", &["-U", "new_owner", "shop"]);
 }

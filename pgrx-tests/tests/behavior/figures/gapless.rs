@@ -39,11 +39,11 @@ fn transactions_a_second() {
     let mut session = server.session();
     session.run(
         "CREATE TABLE t (id bigint, item text);
-         SELECT leaf_gapless_create('s' || n) FROM generate_series(0, 15) n",
+         SELECT leaf_id.leaf_gapless_create('s' || n) FROM generate_series(0, 15) n",
     );
     session.create_tag("t");
     let insert = |id: String| format!("INSERT INTO t VALUES ({id}, 'x')");
-    let one_series = |_| insert("leaf_gapless_next('s0')".into());
+    let one_series = |_| insert("leaf_id.leaf_gapless_next('s0')".into());
     let plain = rate(&server, |_| insert("leaf_segment_next('t')".into()));
     tell(&format!(
         "{CLIENTS} clients, ids of a tag: {plain:.0} a second"
@@ -51,7 +51,7 @@ fn transactions_a_second() {
     let one = rate(&server, one_series);
     tell(&format!("{CLIENTS} clients, one series: {one:.0} a second"));
     let own = rate(&server, |client| {
-        insert(format!("leaf_gapless_next('s{client}')"))
+        insert(format!("leaf_id.leaf_gapless_next('s{client}')"))
     });
     tell(&format!(
         "{CLIENTS} clients, a series each: {own:.0} a second"

@@ -197,8 +197,8 @@ fn an_old_snapshot() {
         ("claims", "SELECT leaf_tag_create('t')", claim("t")),
         (
             "gapless numbers",
-            "SELECT leaf_gapless_create('s')",
-            "SELECT leaf_gapless_next('s')".into(),
+            "SELECT leaf_id.leaf_gapless_create('s')",
+            "SELECT leaf_id.leaf_gapless_next('s')".into(),
         ),
     ] {
         let server = Server::with_leaf_id(&[]);

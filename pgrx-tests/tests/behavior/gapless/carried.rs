@@ -20,11 +20,13 @@ fn a_subscriber_keeps_the_greater_number() {
     let (publisher, subscriber) = (server(0), server(1));
     let (mut there, mut here) = (publisher.session(), subscriber.session());
     there.run(
-        "SELECT leaf_gapless_create('behind', 100), leaf_gapless_create('ahead', 100),
-             leaf_gapless_create('new', 100);
+        "SELECT leaf_id.leaf_gapless_create('behind', 100), leaf_id.leaf_gapless_create('ahead', 100),
+             leaf_id.leaf_gapless_create('new', 100);
          CREATE PUBLICATION p FOR ALL TABLES",
     );
-    here.run("SELECT leaf_gapless_create('behind'), leaf_gapless_create('ahead', 1000)");
+    here.run(
+        "SELECT leaf_id.leaf_gapless_create('behind'), leaf_id.leaf_gapless_create('ahead', 1000)",
+    );
     let conninfo = format!("{} dbname=postgres", publisher.conninfo());
     here.run(&format!(
         "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
@@ -39,13 +41,15 @@ fn a_subscriber_keeps_the_greater_number() {
     };
     becomes("ahead 999, behind 99, new 99");
     there.run(
-        "SELECT leaf_gapless_next('behind'), leaf_gapless_next('ahead'), leaf_gapless_next('new')",
+        "SELECT leaf_id.leaf_gapless_next('behind'), leaf_id.leaf_gapless_next('ahead'), leaf_id.leaf_gapless_next('new')",
     );
     becomes("ahead 999, behind 100, new 100");
-    there.run("SELECT leaf_gapless_drop('behind'); SELECT leaf_gapless_create('last', 3)");
+    there.run(
+        "SELECT leaf_id.leaf_gapless_drop('behind'); SELECT leaf_id.leaf_gapless_create('last', 3)",
+    );
     becomes("ahead 999, last 2, new 100");
     // The subscriber's marks cover numbers that it has not issued itself.
-    here.run("SELECT leaf_gapless_create('behind')");
+    here.run("SELECT leaf_id.leaf_gapless_create('behind')");
     let last = "SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 'behind'";
     assert_eq!(here.value::<i64>(last), 100);
 }
@@ -54,7 +58,7 @@ fn a_subscriber_keeps_the_greater_number() {
 #[test]
 fn a_series_that_exists_is_not_created_after_a_restore_of_the_data() {
     let (server, mut session) = server_and_session(&[]);
-    session.run("SELECT leaf_gapless_next('s'), leaf_opaque_create('o')");
+    session.run("SELECT leaf_id.leaf_gapless_next('s'), leaf_id.leaf_opaque_create('o')");
     let file = server.dir().join("dump").to_str().unwrap().to_owned();
     server.run("pg_dump", &["-Fc", "-f", &file, "postgres"]);
     session.run("CREATE DATABASE copy");
@@ -66,7 +70,7 @@ fn a_series_that_exists_is_not_created_after_a_restore_of_the_data() {
     let options = ["-a", "--disable-triggers", "--exit-on-error", "-d", "copy"];
     server.run("pg_restore", &[&options[..], &[&file]].concat());
     assert_ne!(copy.value::<String>(triggers), fresh);
-    copy.fails("SELECT leaf_gapless_create('s', 5000)")
+    copy.fails("SELECT leaf_id.leaf_gapless_create('s', 5000)")
         .is("42710");
     copy.fails("INSERT INTO leaf_id.leaf_opaque_key SELECT * FROM leaf_id.leaf_opaque_key")
         .is("23505");

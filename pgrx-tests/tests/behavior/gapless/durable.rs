@@ -23,12 +23,12 @@ const WAYS: [&[&str]; 6] = [
     &["SET synchronous_commit = off", "SELECT next_quickly()"],
     &[
         "SET synchronous_commit = off",
-        "BEGIN; SAVEPOINT a; SELECT leaf_gapless_next('s'); RELEASE a",
-        "SAVEPOINT a; SELECT leaf_gapless_next('s'); ROLLBACK TO a; COMMIT",
+        "BEGIN; SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); RELEASE a",
+        "SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); ROLLBACK TO a; COMMIT",
     ],
     &[
         "SET synchronous_commit = off",
-        "DO $$ BEGIN PERFORM leaf_gapless_next('s'); COMMIT; END $$",
+        "DO $$ BEGIN PERFORM leaf_id.leaf_gapless_next('s'); COMMIT; END $$",
     ],
 ];
 
@@ -44,7 +44,7 @@ fn a_number_survives_a_crash_whatever_synchronous_commit_says() {
     session.run(
         "CREATE TABLE vain (way int);
          CREATE FUNCTION next_quickly() RETURNS bigint LANGUAGE sql
-             SET synchronous_commit = off AS 'SELECT leaf_gapless_next(''s'')'",
+             SET synchronous_commit = off AS 'SELECT leaf_id.leaf_gapless_next(''s'')'",
     );
     for (way, sql) in (1..).zip(WAYS) {
         let mut session = server.session();

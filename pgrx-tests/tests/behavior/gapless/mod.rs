@@ -7,13 +7,13 @@ mod rights;
 
 use leaf_id_tests::{Server, Session};
 
-const NEXT: &str = "SELECT leaf_gapless_next('s')";
+const NEXT: &str = "SELECT leaf_id.leaf_gapless_next('s')";
 
 /// A server with series `s`, and a session.
 fn server_and_session(conf: &[(&str, &str)]) -> (Server, Session) {
     let server = Server::with_leaf_id(conf);
     let mut session = server.session();
-    session.run("SELECT leaf_gapless_create('s')");
+    session.run("SELECT leaf_id.leaf_gapless_create('s')");
     (server, session)
 }
 

@@ -8,13 +8,13 @@ use super::{next, server_and_session};
 #[test]
 fn a_transaction_that_has_one_cannot_be_prepared() {
     let (_server, mut session) = server_and_session(&[("max_prepared_transactions", "5")]);
-    session.run("BEGIN; SELECT leaf_gapless_next('s')");
+    session.run("BEGIN; SELECT leaf_id.leaf_gapless_next('s')");
     session.fails("PREPARE TRANSACTION 'p'").is("0A000");
     for within in [
-        "SAVEPOINT a; SELECT leaf_gapless_next('s'); RELEASE a",
-        "SAVEPOINT a; SAVEPOINT b; SELECT leaf_gapless_next('s'); RELEASE b",
-        "SELECT leaf_gapless_next('s'); SAVEPOINT a; SELECT leaf_gapless_next('s'); ROLLBACK TO a",
-        "SAVEPOINT a; SELECT leaf_gapless_next('s'); SAVEPOINT b; SELECT leaf_gapless_next('s');
+        "SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); RELEASE a",
+        "SAVEPOINT a; SAVEPOINT b; SELECT leaf_id.leaf_gapless_next('s'); RELEASE b",
+        "SELECT leaf_id.leaf_gapless_next('s'); SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); ROLLBACK TO a",
+        "SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); SAVEPOINT b; SELECT leaf_id.leaf_gapless_next('s');
          ROLLBACK TO b; RELEASE a",
     ] {
         session.run(&format!("BEGIN; {within}"));
@@ -22,8 +22,8 @@ fn a_transaction_that_has_one_cannot_be_prepared() {
     }
     // Allowed if all numbers were rolled back, or none was taken.
     for within in [
-        "SAVEPOINT a; SELECT leaf_gapless_next('s'); ROLLBACK TO a",
-        "SAVEPOINT a; SAVEPOINT b; SELECT leaf_gapless_next('s'); RELEASE b; ROLLBACK TO a",
+        "SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); ROLLBACK TO a",
+        "SAVEPOINT a; SAVEPOINT b; SELECT leaf_id.leaf_gapless_next('s'); RELEASE b; ROLLBACK TO a",
         "SELECT 1",
     ] {
         session.run(&format!("BEGIN; {within}; PREPARE TRANSACTION 'p'"));
@@ -35,10 +35,10 @@ fn a_transaction_that_has_one_cannot_be_prepared() {
 #[test]
 fn two_series_in_one_order_are_no_deadlock() {
     let (server, mut session) = server_and_session(&[("deadlock_timeout", "100ms")]);
-    session.run("SELECT leaf_gapless_create('t')");
+    session.run("SELECT leaf_id.leaf_gapless_create('t')");
     let failures = in_threads(4, |_| {
         let mut session = server.session();
-        let both = "BEGIN; SELECT leaf_gapless_next('s'); SELECT leaf_gapless_next('t'); COMMIT";
+        let both = "BEGIN; SELECT leaf_id.leaf_gapless_next('s'); SELECT leaf_id.leaf_gapless_next('t'); COMMIT";
         (0..100).filter(|_| session.try_run(both).is_err()).count()
     });
     assert_eq!(failures, [0; 4]);
@@ -50,6 +50,6 @@ fn two_series_in_one_order_are_no_deadlock() {
 fn it_works_where_the_library_is_not_preloaded() {
     let server = Server::with_leaf_id(&[("shared_preload_libraries", "")]);
     let mut session = server.session();
-    session.run("SELECT leaf_gapless_create('s')");
+    session.run("SELECT leaf_id.leaf_gapless_create('s')");
     assert_eq!([next(&mut session), next(&mut session)], [1, 2]);
 }

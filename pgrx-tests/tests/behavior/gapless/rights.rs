@@ -12,7 +12,7 @@ fn the_installing_role_manages_series_and_counts_none() {
     let mut owner = server.connect_as("owner", "app");
     owner.run(
         "CREATE EXTENSION leaf_id;
-         SELECT leaf_gapless_create('s'), leaf_gapless_next('s');
+         SELECT leaf_id.leaf_gapless_create('s'), leaf_id.leaf_gapless_next('s');
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager",
     );
     owner
@@ -25,7 +25,7 @@ fn the_installing_role_manages_series_and_counts_none() {
         .fails("ALTER TABLE leaf_id.leaf_gapless DISABLE TRIGGER ALL")
         .is("42501");
     let mut manager = server.connect_as("manager", "app");
-    manager.run("SELECT leaf_gapless_create('of manager'); SELECT leaf_gapless_drop('of manager')");
+    manager.run("SELECT leaf_id.leaf_gapless_create('of manager'); SELECT leaf_id.leaf_gapless_drop('of manager')");
     manager.fails(NEXT).is("42501");
     assert_eq!(next(&mut owner), 2);
 }

@@ -112,7 +112,7 @@ fn every_way_to_an_id_is_opaque() {
     let numbers = decoded(&mut session, "t", &ids);
     let encoded = session
         .query_one(
-            "SELECT array_agg(leaf_opaque_encode('t', n) ORDER BY i) FROM unnest($1::bigint[]) WITH ORDINALITY u (n, i)",
+            "SELECT array_agg(leaf_id.leaf_opaque_encode('t', n) ORDER BY i) FROM unnest($1::bigint[]) WITH ORDINALITY u (n, i)",
             &[&numbers],
         )
         .unwrap();
@@ -154,7 +154,9 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
     other.take("t", 5);
     // Its numbers may be in use as ids.
     session.run("SELECT leaf_tag_drop('t', force => true)");
-    session.fails("SELECT leaf_opaque_create('t')").is("55000");
+    session
+        .fails("SELECT leaf_id.leaf_opaque_create('t')")
+        .is("55000");
     session.run("SELECT leaf_tag_drop('t', forget => true)");
     create(&mut session, "t", 100, "");
     let claim = "SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)";
@@ -199,7 +201,7 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
             .hints("ommit");
         session.run("ROLLBACK");
     }
-    session.run("BEGIN; SELECT leaf_opaque_create('new')");
+    session.run("BEGIN; SELECT leaf_id.leaf_opaque_create('new')");
     session.fails("SELECT leaf_opaque_next('new')").is("55000");
     session.run("ROLLBACK");
     // Edited without notification: another row, and a name that has a key by now.

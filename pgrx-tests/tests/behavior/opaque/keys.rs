@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The ids of the first numbers.
 fn first_ids(session: &mut Session, tag: &str) -> Vec<i64> {
     session.ids(&format!(
-        "SELECT leaf_opaque_encode('{tag}', n) FROM generate_series(1, 5) n"
+        "SELECT leaf_id.leaf_opaque_encode('{tag}', n) FROM generate_series(1, 5) n"
     ))
 }
 
@@ -21,7 +21,7 @@ fn first_ids(session: &mut Session, tag: &str) -> Vec<i64> {
 fn a_key_that_is_rolled_back_is_forgotten() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
-    let create = "SELECT leaf_opaque_create('t')";
+    let create = "SELECT leaf_id.leaf_opaque_create('t')";
     session.run(&format!("BEGIN; {create}"));
     let undone = first_ids(&mut session, "t");
     session.run("ROLLBACK");
@@ -52,7 +52,8 @@ fn a_name_whose_ids_are_in_use_gets_no_key() {
         session.pid()
     );
     std::thread::scope(|scope| {
-        let creating = scope.spawn(|| session.try_run("SELECT leaf_opaque_create('t', 1000000)"));
+        let creating =
+            scope.spawn(|| session.try_run("SELECT leaf_id.leaf_opaque_create('t', 1000000)"));
         let mut watcher = server.session();
         wait_until(LIMIT, "the key to wait for the name", || {
             watcher.value(&waits)
@@ -61,7 +62,7 @@ fn a_name_whose_ids_are_in_use_gets_no_key() {
         let failure = creating.join().unwrap().unwrap_err();
         failure.is("55000").says("is or was the name of a tag");
     });
-    assert!(!session.value::<bool>("SELECT leaf_id.leaf_has_key('t')"));
+    assert!(!session.value::<bool>("SELECT leaf_id_internal.leaf_has_key('t')"));
 }
 
 /// Dropped and recreated, the tag continues with the same key. After a reset to a lower number, ids
@@ -80,7 +81,9 @@ fn a_name_keeps_its_key() {
     session.wait_for_spare("t");
     session.run("SELECT leaf_tag_drop('t')");
     session.fails("SELECT leaf_opaque_next('t')").is("42704");
-    session.fails("SELECT leaf_opaque_create('t')").is("42710");
+    session
+        .fails("SELECT leaf_id.leaf_opaque_create('t')")
+        .is("42710");
     session.run("SELECT leaf_tag_create('t')");
     let further = take(&mut server.session(), "t", 20);
     assert_opaque(&mut session, "t", &[ids.clone(), further].concat());

@@ -10,7 +10,7 @@ use leaf_id_tests::Session;
 /// Creates an opaque tag with segments of constant length.
 pub(crate) fn create(session: &mut Session, tag: &str, step: i32, arguments: &str) {
     session.run(&format!(
-        "SELECT leaf_opaque_create('{tag}', step => {step}, max_step => {step}{arguments})"
+        "SELECT leaf_id.leaf_opaque_create('{tag}', step => {step}, max_step => {step}{arguments})"
     ));
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn take(session: &mut Session, tag: &str, count: i32) -> Vec<i64> {
 /// Numbers behind ids.
 #[track_caller]
 pub(crate) fn decoded(session: &mut Session, tag: &str, ids: &[i64]) -> Vec<i64> {
-    let sql = "SELECT leaf_opaque_decode($1, id) FROM unnest($2::bigint[]) WITH ORDINALITY u (id, n) ORDER BY n";
+    let sql = "SELECT leaf_id.leaf_opaque_decode($1, id) FROM unnest($2::bigint[]) WITH ORDINALITY u (id, n) ORDER BY n";
     let rows = session.query(sql, &[&tag, &ids]).unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }

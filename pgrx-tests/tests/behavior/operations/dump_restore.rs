@@ -161,9 +161,9 @@ fn the_owner_dumps_what_a_superuser_installed() {
     let mut shop = server.session_in("shop");
     shop.run(
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('orders', step => 10);
-         SELECT leaf_tag_grant('orders', 'shop_owner'); SELECT leaf_gapless_create('invoices');
-         SELECT leaf_gapless_next('invoices'); SELECT leaf_id.leaf_worker_retire(7);
-         SELECT leaf_opaque_create('codes')",
+         SELECT leaf_tag_grant('orders', 'shop_owner'); SELECT leaf_id.leaf_gapless_create('invoices');
+         SELECT leaf_id.leaf_gapless_next('invoices'); SELECT leaf_id.leaf_worker_retire(7);
+         SELECT leaf_id.leaf_opaque_create('codes')",
     );
     server.connect_as("shop_owner", "shop").run(
         "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
@@ -207,7 +207,10 @@ fn the_owner_dumps_what_a_superuser_installed() {
         let mut ids = copy.ids("SELECT id FROM orders");
         ids.extend(copy.ids("INSERT INTO orders DEFAULT VALUES RETURNING id"));
         assert_issued_once(&[ids]);
-        assert_eq!(copy.ids("SELECT leaf_gapless_next('invoices')"), [2]);
+        assert_eq!(
+            copy.ids("SELECT leaf_id.leaf_gapless_next('invoices')"),
+            [2]
+        );
         assert_eq!(
             copy.column::<i32>("SELECT worker_id FROM leaf_id.leaf_worker WHERE retired"),
             [7]

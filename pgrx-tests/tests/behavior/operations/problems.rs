@@ -9,18 +9,17 @@ use leaf_id_tests::{Fleet, Registry, Server, Session, Stop, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Problems: severity, what, whether it is known since when, remedy.
-fn problems(session: &mut Session) -> Vec<(String, String, bool, String)> {
-    let sql =
-        "SELECT severity, what, since IS NOT NULL, coalesce(remedy, '') FROM leaf_id.problems";
+/// Problems: severity, what, whether it is known since when, remedy, advice.
+fn problems(session: &mut Session) -> Vec<(String, String, bool, String, String)> {
+    let sql = "SELECT severity, what, since IS NOT NULL, coalesce(remedy, ''), coalesce(advice, '') FROM leaf_id.problems";
     let rows = session.query(sql, &[]).unwrap();
-    let read = |row: &postgres::Row| (row.get(0), row.get(1), row.get(2), row.get(3));
+    let read = |row: &postgres::Row| (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
     rows.iter().map(read).collect()
 }
 
-/// Waits for a single problem that starts like this, and returns its remedy.
+/// Waits for a single problem that starts like this, and returns its remedy and advice.
 #[track_caller]
-fn wait_for(session: &mut Session, severity: &str, what: &str, is_since: bool) -> String {
+fn wait_for(session: &mut Session, severity: &str, what: &str, is_since: bool) -> (String, String) {
     let mut seen = Vec::new();
     wait_until(LIMIT, what, || {
         seen = problems(session);
@@ -29,7 +28,8 @@ fn wait_for(session: &mut Session, severity: &str, what: &str, is_since: bool) -
             && seen[0].1.starts_with(what)
             && seen[0].2 == is_since
     });
-    seen.remove(0).3
+    let (_, _, _, remedy, advice) = seen.remove(0);
+    (remedy, advice)
 }
 
 #[track_caller]
@@ -55,10 +55,10 @@ fn a_locked_row_is_one_with_the_process() {
     let what = format!(
         "tag \"t\" gets no ids: The row of the tag in leaf_id.leaf_alloc is locked by process {pid}."
     );
-    let remedy = wait_for(&mut session, "critical", &what, true);
-    let queries = session.query(&remedy, &[]).unwrap();
-    let query: String = queries[0].get("query");
-    assert!(query.starts_with("BEGIN; SELECT FROM"), "{query}");
+    let (remedy, advice) = wait_for(&mut session, "critical", &what, true);
+    assert_eq!(remedy, "");
+    let process = format!("Process {pid} holds the lock");
+    assert!(advice.starts_with(&process), "{advice}");
     let shown = "SELECT pid FROM leaf_id.tags WHERE health = 'locked'";
     assert_eq!(session.column::<i32>(shown), [pid]);
     let since = "SELECT now() - since < interval '1 min' FROM leaf_id.problems";
@@ -80,8 +80,9 @@ fn too_few_slots_are_one() {
     session.take("b", 1);
     assert_eq!(problems(&mut session), []);
     session.take("c", 1);
-    let what = "all 2 slots are in use, and 1 tags were evicted with 99 cached ids. The remedy needs a restart";
-    let remedy = wait_for(&mut session, "warning", what, false);
+    let what = "all 2 slots are in use, and 1 tags were evicted with 99 cached ids";
+    let (remedy, advice) = wait_for(&mut session, "warning", what, false);
+    assert_eq!(advice, "The remedy takes a restart.");
     assert_eq!(remedy, "ALTER SYSTEM SET leaf_id.max_tags = 4");
     session.run(&remedy);
     server.restart();
@@ -97,12 +98,12 @@ fn a_generator_that_is_refused_is_one_with_the_hint_of_the_error() {
     let server = Server::with_leaf_id(&[("leaf_id.worker_id", "auto")]);
     let mut session = server.session();
     let what = "no snowflake ids are issued: no worker registry";
-    let remedy = wait_for(&mut session, "critical", what, false);
+    let (_, advice) = wait_for(&mut session, "critical", what, false);
     session
         .fails("SELECT leaf_snowflake_next()")
         .is("55000")
-        .hints(&remedy);
-    assert!(remedy.contains("database of this server"), "{remedy}");
+        .hints(&advice);
+    assert!(advice.contains("database of this server"), "{advice}");
     server.set("leaf_id.worker_id", "7");
     session.next_snowflake();
     wait_for_none(&mut session);
@@ -119,7 +120,7 @@ fn a_clock_set_back_is_one() {
     server.clock().set(-5000);
     session.next_snowflake();
     let what = "the clock was set back, and times in snowflake ids are ";
-    assert_eq!(wait_for(&mut session, "warning", what, false), "");
+    assert_eq!(wait_for(&mut session, "warning", what, false).0, "");
     server.clock().set(0);
     wait_for_none(&mut session);
 }
@@ -137,7 +138,7 @@ fn a_source_server_that_is_away_is_one() {
         session.try_next("t").is_err()
     });
     let what = "server \"leaf_central\", which tags are sourced from, is away: ";
-    assert_eq!(wait_for(&mut session, "critical", what, true), "");
+    assert_eq!(wait_for(&mut session, "critical", what, true).0, "");
     // A manager of tags sees that it is, and not what was said.
     session.run(
         "CREATE ROLE manager; GRANT SELECT, UPDATE ON leaf_id.leaf_alloc TO manager; SET ROLE manager",
@@ -168,13 +169,13 @@ fn a_registry_that_does_not_answer_is_one_and_a_clock_that_is_off_another() {
     assert_eq!(problems(&mut session), []);
     member.clock().set(800);
     let what = "the clock is ";
-    assert_eq!(wait_for(&mut session, "warning", what, false), "");
+    assert_eq!(wait_for(&mut session, "warning", what, false).0, "");
     member.clock().set(0);
     session.next_snowflake();
     wait_for_none(&mut session);
     registry.server.stop(Stop::Fast);
     let what = "worker registry \"postgres/leaf_central\" does not answer; snowflake ids stop when the lease expires, at ";
-    assert_eq!(wait_for(&mut session, "warning", what, true), "");
+    assert_eq!(wait_for(&mut session, "warning", what, true).0, "");
     let what = "no snowflake ids are issued: lease ended: ";
     wait_for(&mut session, "critical", what, true);
     registry.server.launch();

@@ -128,7 +128,7 @@ fn schemas_that_are_renamed_while_ids_are_taken() {
         create_tag(&attack);
         attack.mallory_tries(&imitations(&attack, Imitation::Trigger));
         swap_schemas(&attack);
-        attack.assert_nobody_ran_her_code();
+        attack.assert_her_code_did_not_run();
     });
 }
 
@@ -209,12 +209,12 @@ fn a_schema_that_is_replaced_under_a_waiting_claim() {
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'alice'",
             );
             });
-            attack.assert_nobody_ran_her_code();
+            attack.assert_her_code_did_not_run();
         },
     );
 }
 
-/// Triggers on leaf_id's tables that fire in everybody's claims, leases and commits, created by
+/// Triggers on leaf_id's tables that fire in all roles' claims, leases and commits, created by
 /// roles that may create them.
 fn triggers(attack: &Attack) -> Vec<String> {
     let mut admin = attack.admin();
@@ -266,7 +266,7 @@ fn triggers_on_the_tables_of_leaf_id() {
         let made = attack.mallory_tries(&triggers(&attack));
         println!("{made} triggers");
         use_everything(&attack);
-        attack.assert_nobody_ran_her_code();
+        attack.assert_her_code_did_not_run();
         attack.let_alice_take("t", 50).unwrap();
     });
 }
@@ -283,7 +283,7 @@ fn triggers_on_the_registry() {
         .collect();
     assert_eq!(attack.mallory_tries(&triggers), triggers.len());
     use_everything(&attack);
-    attack.assert_nobody_ran_her_code();
+    attack.assert_her_code_did_not_run();
 }
 
 /// S2, in a commit of the attacker: the ids of a tag created there are written with the rights of
@@ -305,7 +305,7 @@ fn triggers_on_what_a_commit_writes() {
         ),
         &commit.replace("mine", "mine_too"),
     ]);
-    attack.assert_nobody_ran_her_code();
+    attack.assert_her_code_did_not_run();
     let mut mallory = attack.mallory();
     assert_eq!(mallory.next("mine"), 2);
 }
@@ -348,11 +348,11 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
              AND has_function_privilege('{MALLORY}', oid, 'EXECUTE')"
     );
     assert_eq!(admin.column::<String>(&sql), [""; 0]);
-    // Everybody may execute these: they ask for a privilege that she does not have, ...
+    // All roles may execute these: they ask for a privilege that she does not have, ...
     for function in ["segment_slots", "central_connections", "server_state"] {
         attack
             .mallory()
-            .fails(&format!("SELECT leaf_id.leaf_{function}()"))
+            .fails(&format!("SELECT leaf_id_internal.leaf_{function}()"))
             .is("42501");
     }
     // ... or run with the caller's rights.
@@ -369,7 +369,7 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
     }
     attack.mallory_tries(&triggers(&attack));
     use_everything(&attack);
-    attack.assert_nobody_ran_her_code();
+    attack.assert_her_code_did_not_run();
 }
 
 /// A claim of ids by another server.
@@ -441,7 +441,7 @@ fn everything_else_that_could_run_in_a_statement() {
         ]);
         println!("{made} were not refused");
         use_everything(&attack);
-        attack.assert_nobody_ran_her_code();
+        attack.assert_her_code_did_not_run();
         attack.let_alice_take("t", 50).unwrap();
     });
 }
@@ -473,7 +473,7 @@ fn a_dbas_rules_policies_and_children_that_call_her_code() {
         admin.run(&what.replace("{table}", &table).replace("{hers}", HERS));
         ids.push(attack.let_alice_take("t", 100).unwrap_or_default());
         use_everything(&attack);
-        attack.assert_nobody_ran_her_code();
+        attack.assert_her_code_did_not_run();
         ids.push(attack.let_alice_take("t", 100).unwrap());
         assert_issued_once(&[ids.concat()]);
     });

@@ -4,7 +4,7 @@
 //! another's name.
 //!
 //! Random sequences of statements, each within a frame (a rollback, a savepoint, an index function
-//! that somebody else's ANALYZE runs), by each role of SECURITY.md that is no superuser. What is
+//! that another role's ANALYZE runs), by each role of SECURITY.md that is no superuser. What is
 //! checked is not what a statement returns, but what the others get afterwards.
 
 use std::collections::HashSet;
@@ -91,9 +91,6 @@ const ROLES: [Role; 6] = [
              GRANT USAGE ON SCHEMA leaf_id TO owner WITH GRANT OPTION",
         manages: true,
         often: &[
-            "ALTER DATABASE of_owner SET leaf_id.adopt_new_columns = on",
-            "ALTER DATABASE of_owner SET leaf_id.adopt_new_columns = off",
-            "ALTER ROLE owner SET leaf_id.adopt_new_columns = on",
             "SELECT leaf_tag_reset('{own}', {n}, true)",
             "CREATE TABLE {own} (id serial)",
             "DROP TABLE {own}",
@@ -132,7 +129,7 @@ const LEASE: &str = "SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', jso
          'reserve_until_ms', (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1000,
          'max_skew_ms', 1000, 'max_lead_ms', 15000, 'epoch_ms', 1288834974657, 'layout', '41/10/12')::text)";
 
-/// No id of a tag is as high, unless somebody who does not manage tags has it raised.
+/// No id of a tag is as high, unless a role that does not manage tags has it raised.
 const FAR: i64 = 1 << 60;
 
 /// Tags of alice: `v`, and `o` with opaque ids; a gapless series of hers: `s`. `{own}` is a tag of the
@@ -146,14 +143,14 @@ const STATEMENTS: &[&str] = &[
     "SELECT leaf_segment_next('{own}')",
     "SELECT leaf_opaque_next('o')",
     "SELECT leaf_opaque_next('v')",
-    "SELECT leaf_opaque_encode('o', {n})",
-    "SELECT leaf_opaque_decode('o', {n})",
-    "SELECT leaf_opaque_create('v')",
-    "SELECT leaf_opaque_create('o')",
-    "SELECT leaf_opaque_create('{own}')",
-    "SELECT leaf_gapless_next('s')",
-    "SELECT leaf_gapless_create('s')",
-    "SELECT leaf_gapless_drop('s')",
+    "SELECT leaf_id.leaf_opaque_encode('o', {n})",
+    "SELECT leaf_id.leaf_opaque_decode('o', {n})",
+    "SELECT leaf_id.leaf_opaque_create('v')",
+    "SELECT leaf_id.leaf_opaque_create('o')",
+    "SELECT leaf_id.leaf_opaque_create('{own}')",
+    "SELECT leaf_id.leaf_gapless_next('s')",
+    "SELECT leaf_id.leaf_gapless_create('s')",
+    "SELECT leaf_id.leaf_gapless_drop('s')",
     "SELECT leaf_tag_create('v')",
     "SELECT leaf_tag_create('o')",
     "SELECT leaf_tag_create('{own}', step => 10)",
@@ -184,18 +181,9 @@ const STATEMENTS: &[&str] = &[
     "INSERT INTO leaf_id.leaf_gapless VALUES ('s', 0)",
     "UPDATE leaf_id.leaf_opaque_key SET tag = '{own}'",
     "INSERT INTO leaf_id.leaf_opaque_key SELECT '{own}', last, key FROM leaf_id.leaf_opaque_key",
-    "SELECT leaf_id.leaf_next_here('v')",
-    "SELECT leaf_id.leaf_gapless_raise('s')",
-    "SELECT leaf_id.leaf_skip_ids('v', {n})",
-    "SELECT leaf_id.leaf_note_adopted('pg_class', 1::smallint, 'v')",
-    "CREATE OR REPLACE FUNCTION pg_temp.note() RETURNS int LANGUAGE plpgsql AS $$
-     BEGIN
-         PERFORM leaf_id.leaf_note_adopted(c.objid, 1::smallint, 'v')
-         FROM pg_event_trigger_ddl_commands() c WHERE c.command_tag = 'CREATE SEQUENCE';
-         RETURN 1;
-     END $$;
-     CREATE TEMP TABLE noted (); INSERT INTO noted DEFAULT VALUES;
-     ALTER TABLE noted ADD a serial, ADD b int DEFAULT pg_temp.note(); DROP TABLE noted",
+    "SELECT leaf_id_internal.leaf_next_here('v')",
+    "SELECT leaf_id_internal.leaf_gapless_raise('s')",
+    "SELECT leaf_id_internal.leaf_skip_ids('v', {n})",
     "SELECT leaf_sync()",
     "SELECT leaf_check()",
     "SELECT leaf_sync('v', '{own}', 'id')",
@@ -214,7 +202,6 @@ const STATEMENTS: &[&str] = &[
     "SET session_replication_role = replica",
     "SET leaf_id.failover_skip = 0",
     "SET leaf_id.allow_truncate = on",
-    "SET leaf_id.adopt_new_columns = on",
     "SET leaf_id.public_tags = on",
     "SET synchronous_commit = off",
     "SET ROLE alice",
@@ -437,7 +424,7 @@ fn observe(others: &mut Others, role: &Role, seen: &mut Seen) -> Result<(), Stri
     for id in one("SELECT leaf_opaque_next('o')")? {
         seen.note(Counter::Opaque, id)?;
     }
-    let number = one("SELECT leaf_gapless_next('s')")?[0];
+    let number = one("SELECT leaf_id.leaf_gapless_next('s')")?[0];
     if number <= seen.number {
         return Err(format!("gapless: {number} after {}", seen.number));
     }
@@ -446,7 +433,7 @@ fn observe(others: &mut Others, role: &Role, seen: &mut Seen) -> Result<(), Stri
     for id in seen.got.drain(..) {
         // The mark of a name is above all numbers that were claimed.
         let is_ahead: bool = admin.value(&format!(
-            "SELECT coalesce((SELECT leaf_opaque_decode('o', {id}) >= high FROM leaf_id.leaf_high_mark WHERE tag = 'o'), false)"
+            "SELECT coalesce((SELECT leaf_id.leaf_opaque_decode('o', {id}) >= high FROM leaf_id.leaf_high_mark WHERE tag = 'o'), false)"
         ));
         if is_ahead {
             return Err(format!("Opaque: {id} is that of a number yet to come"));
@@ -468,7 +455,7 @@ fn observe(others: &mut Others, role: &Role, seen: &mut Seen) -> Result<(), Stri
     }
 }
 
-/// A column of a table that a superuser creates: nobody else has it number its rows again. Settings
+/// A column of a table that a superuser creates: no other role has it number its rows again. Settings
 /// of a database count in new sessions.
 fn observe_new_column(server: &Server, role: &Role) -> Result<(), String> {
     let database = format!("of_{}", role.name);
@@ -495,7 +482,7 @@ const REPAIR: &str = "
             PERFORM leaf_tag_create('o', step => 10, max_value => 9007199254740991);
         END IF;
         IF NOT EXISTS (SELECT FROM leaf_id.leaf_gapless WHERE series = 's') THEN
-            PERFORM leaf_gapless_create('s');
+            PERFORM leaf_id.leaf_gapless_create('s');
         END IF;
         UPDATE leaf_id.leaf_alloc SET server = NULL, step = 10, max_step = 1000 WHERE biz_tag IN ('v', 'o');
         UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = 'v';
@@ -512,8 +499,8 @@ fn prepare(server: &Server, role: &Role) -> Others {
     let mut admin = server.session_in(&database);
     admin.run(&format!(
         "CREATE EXTENSION leaf_id; CREATE SCHEMA {name} AUTHORIZATION {name};
-         SELECT leaf_tag_create('v', step => 10), leaf_opaque_create('o'), leaf_gapless_create('s');
-         GRANT EXECUTE ON FUNCTION leaf_gapless_next TO alice; {grants}"
+         SELECT leaf_tag_create('v', step => 10), leaf_id.leaf_opaque_create('o'), leaf_id.leaf_gapless_create('s');
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_gapless_next TO alice; {grants}"
     ));
     admin.run(REPAIR);
     admin.run(&format!(
@@ -528,7 +515,7 @@ fn prepare(server: &Server, role: &Role) -> Others {
         server.port()
     ));
     let mut alice = server.connect_as("alice", &database);
-    // Nobody may stop her for longer, however busy the machine is.
+    // No role may stop her for longer, however busy the machine is.
     alice.run("SET statement_timeout = '30s'; SET leaf_id.refill_timeout = '30s'");
     Others {
         admin,

@@ -210,7 +210,7 @@ const IN_THE_WAY: [(&str, bool); 6] = [
     ),
     (
         "CREATE RULE r AS ON UPDATE TO {table} DO ALSO
-             DELETE FROM {table} WHERE biz_tag = 'nobody'",
+             DELETE FROM {table} WHERE biz_tag = 'none'",
         true,
     ),
     (
@@ -386,7 +386,7 @@ fn a_database_with_the_oid_of_one_that_is_gone() {
 #[test]
 fn nothing_set_in_a_claim_makes_it_less_durable() {
     each([Attacker::Grantee, Attacker::Stranger], |&by| {
-        // No other session flushes WAL meanwhile.
+        // No other session flushes WAL in between.
         let attack = Attack::on_installed(
             by,
             &[

@@ -62,11 +62,14 @@ fn long_texts_are_not_copied() {
         (format!("leaf_parse({long}, '{{N}}')"), "22P02"),
         (format!("leaf_parse('1', {long})"), "22023"),
         (format!("leaf_format(1, {long})"), "22023"),
-        (format!("leaf_gapless_next({long})"), "42704"),
+        (format!("leaf_id.leaf_gapless_next({long})"), "42704"),
         (format!("leaf_segment_next({long})"), "22023"),
         (format!("leaf_opaque_next({long})"), "22023"),
-        (format!("leaf_opaque_encode({long}, 1)"), "22023"),
-        (format!("leaf_id.leaf_make_key('k', 1000, {long})"), "22023"),
+        (format!("leaf_id.leaf_opaque_encode({long}, 1)"), "22023"),
+        (
+            format!("leaf_id_internal.leaf_make_key('k', 1000, {long})"),
+            "22023",
+        ),
         (format!("leaf_snowflake_decode(1, 0, {long})"), "22023"),
     ] {
         let mut session = server.session();

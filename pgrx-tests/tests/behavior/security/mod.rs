@@ -10,4 +10,5 @@ mod ids_twice;
 mod memory;
 mod other_servers;
 mod planted_names;
-mod what_is_told;
+mod what_is_shown;
+mod whose_object_counts;

@@ -1,5 +1,5 @@
 //! Would catch: a call between servers that runs another role's code, and a function for servers
-//! that takes its caller for somebody else (I9).
+//! that takes its caller for another role (I9).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn admit(attack: &Attack, role: &str) {
 
 /// Before: the function of an index, in a superuser's ANALYZE, is the superuser to the registry.
 #[test]
-fn an_index_function_is_nobody_to_the_registry() {
+fn an_index_function_is_no_member_of_the_registry() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
     admit(&attack, MALLORY);
     index_function(&attack, &format!("PERFORM * FROM {}", lease("hers")));
@@ -67,7 +67,7 @@ fn an_index_function_is_nobody_to_the_registry() {
 
 /// Before: the time limit of a claim ends the session of a superuser, and autovacuum's worker.
 #[test]
-fn a_claim_in_an_index_function_ends_nobodys_session() {
+fn a_claim_in_an_index_function_ends_no_session() {
     let attack = Attack::on_installed(
         Attacker::Stranger,
         &[
@@ -113,8 +113,8 @@ fn only_a_clients_statement_claims() {
          CREATE FUNCTION prepared() RETURNS void LANGUAGE plpgsql AS
              'BEGIN EXECUTE ''PREPARE s AS SELECT token FROM {again}''; EXECUTE ''EXECUTE s''; END';
          CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM * FROM {quoted}; RETURN NEW; END';
-         CREATE PROCEDURE in_procedure(INOUT told text) LANGUAGE plpgsql AS
-             'BEGIN told := (SELECT token FROM {quoted}); ROLLBACK; END';
+         CREATE PROCEDURE in_procedure(INOUT answer text) LANGUAGE plpgsql AS
+             'BEGIN answer := (SELECT token FROM {quoted}); ROLLBACK; END';
          CREATE TABLE fires (a integer);
          CREATE TRIGGER t BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION fire();
          CREATE TABLE checks (a integer CHECK (in_plpgsql() IS NOT NULL));
@@ -160,7 +160,7 @@ fn only_a_clients_statement_claims() {
 }
 
 /// `to_tsvector` calls a parser, too, for a configuration that any role can make. Before: a policy, or a
-/// virtual column, claims in the name of whoever reads the table.
+/// virtual column, claims in the name of the role that reads the table.
 #[test]
 fn reading_a_table_claims_nothing() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
@@ -237,7 +237,7 @@ const IMPOSTORS: [(&str, &str); 3] = [
 ];
 
 /// Takes ids until the time is over, and says which.
-fn take_meanwhile(mut session: Session, done: &AtomicBool) -> Vec<i64> {
+fn take_until(mut session: Session, done: &AtomicBool) -> Vec<i64> {
     session.run("SET leaf_id.refill_timeout = '300ms'");
     let mut ids = Vec::new();
     while !done.load(Ordering::Relaxed) {
@@ -270,7 +270,7 @@ fn a_schema_that_is_swapped_while_members_call() {
         member.session().next("t");
         let done = AtomicBool::new(false);
         let (ids, swaps) = std::thread::scope(|scope| {
-            let taking = scope.spawn(|| take_meanwhile(member.session(), &done));
+            let taking = scope.spawn(|| take_until(member.session(), &done));
             let mut mallory = attack.mallory();
             let start = Instant::now();
             let mut swaps = 0;
@@ -286,7 +286,7 @@ fn a_schema_that_is_swapped_while_members_call() {
         });
         let ran = attack.server.log().matches("her code run").count();
         println!("{} ids, {swaps} swaps, her code ran {ran} times", ids.len());
-        attack.assert_nobody_ran_her_code();
+        attack.assert_her_code_did_not_run();
         let highest = ids.iter().max().copied().unwrap_or(0);
         assert!(highest < 900_000, "{highest} comes from her function");
         assert!(ids.len() > 20, "{ids:?}");
@@ -332,13 +332,13 @@ fn an_impostor_of_the_registry() {
             let before = renewed_at();
             wait_until(LIMIT, "a renewal", || renewed_at() != before);
         }
-        attack.assert_nobody_ran_her_code();
+        attack.assert_her_code_did_not_run();
     });
 }
 
 /// The oid of the function changes, and the connection stays.
 #[test]
-fn an_extension_that_is_created_anew() {
+fn an_extension_that_is_created_again() {
     let (attack, member) = hers_and_a_member();
     let mut session = member.session();
     session.next("t");

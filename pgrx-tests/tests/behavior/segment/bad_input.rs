@@ -21,7 +21,11 @@ const CALLS: [&str; 3] = [
 ];
 
 fn create(session: &mut Session, tag: &str) -> Result<Vec<i64>, Failure> {
-    with_tag(session, "SELECT 0::bigint FROM leaf_tag_create($1, 2)", tag)
+    with_tag(
+        session,
+        "SELECT 0::bigint FROM leaf_tag_create($1, step => 2)",
+        tag,
+    )
 }
 
 /// Checks that a tag can be created, used across segments, seen and dropped.
@@ -86,7 +90,7 @@ fn databases_of_other_encodings() {
         assert_eq!(ids, [1, 2, 3, 4]);
         // Bytes that are no valid characters.
         if encoding == "SQL_ASCII" {
-            session.run("SELECT leaf_tag_create(E'\\xff\\xfe\\xc3', 2)");
+            session.run("SELECT leaf_tag_create(E'\\xff\\xfe\\xc3', step => 2)");
             let next = "SELECT leaf_segment_next(E'\\xff\\xfe\\xc3')";
             assert_eq!([session.value::<i64>(next), session.value(next)], [1, 2]);
             session

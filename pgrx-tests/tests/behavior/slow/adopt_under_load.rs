@@ -80,8 +80,6 @@ fn moves(key: &str) {
         let ((), took) = timed(|| session.run("SELECT leaf_adopt('orders', 'id')"));
         tell(&format!("{key}, {rows} rows, adopted in {took:?}"));
         under_way(&mut session);
-        // Drops the sequence, if it had to be kept.
-        session.run("SELECT leaf_adopt('orders', 'id')");
         let from_tag: i64 = session.next("orders");
         under_way(&mut session);
         let ((), took) = timed(|| session.run("SELECT leaf_release('orders', 'id')"));

@@ -321,7 +321,7 @@ fn savepoints(sessions: &mut Sessions, steps: &[Step<'_>]) {
 fn gapless(sessions: &mut Sessions, steps: &[Step<'_>]) {
     for step in steps {
         let (name, to) = (step.number, 1 - step.number);
-        let next = format!("SELECT leaf_gapless_next('t{name}')");
+        let next = format!("SELECT leaf_id.leaf_gapless_next('t{name}')");
         match step.name {
             "Next" => sessions.edit(&next),
             "Create" => sessions.edit(&format!(
@@ -336,7 +336,7 @@ fn gapless(sessions: &mut Sessions, steps: &[Step<'_>]) {
             "OtherNext" => sessions.other.run(&next),
             "DropAndForget" => {
                 sessions.other.run(&format!(
-                    "SELECT leaf_gapless_drop('t{name}', forget => true)"
+                    "SELECT leaf_id.leaf_gapless_drop('t{name}', forget => true)"
                 ));
             }
             _ => assert!(

@@ -130,8 +130,8 @@ fn victim(server: &Server) -> i32 {
 fn committed_calls_have_the_numbers_from_1_and_none_twice() {
     let server = Server::with_leaf_id(&[]);
     server.session().run(
-        "SELECT leaf_gapless_create('s');
-         CREATE TABLE invoices (number bigint DEFAULT leaf_gapless_next('s'), mark bigint)",
+        "SELECT leaf_id.leaf_gapless_create('s');
+         CREATE TABLE invoices (number bigint DEFAULT leaf_id.leaf_gapless_next('s'), mark bigint)",
     );
     let committed = AtomicUsize::new(0);
     let mut random = random();

@@ -20,8 +20,8 @@ pub(super) const CRASH: &str = "terminating any other active";
 
 pub(super) const SETUP: &str = "
     SELECT leaf_tag_create(t) FROM unnest('{t, u, orders, granted, reset, r1}'::text[]) t;
-    SELECT leaf_opaque_create('o');
-    SELECT leaf_gapless_create('g');
+    SELECT leaf_id.leaf_opaque_create('o');
+    SELECT leaf_id.leaf_gapless_create('g');
     CREATE ROLE app;
     CREATE TABLE orders (id bigint DEFAULT leaf_segment_next('orders'), n int);
     CREATE TABLE events (id bigint DEFAULT leaf_snowflake_next(), n int);
@@ -43,7 +43,7 @@ pub(super) const IDS: [(&str, &str); 9] = [
     ("snowflake", "SELECT leaf_snowflake_next()"),
     ("snowflake", "SELECT leaf_snowflake_next_batch(3)"),
     ("o", "SELECT leaf_opaque_next('o')"),
-    ("g", "SELECT leaf_gapless_next('g')"),
+    ("g", "SELECT leaf_id.leaf_gapless_next('g')"),
 ];
 
 /// Other statements. `{n}` is another number in each call.
@@ -53,11 +53,11 @@ pub(super) const STATEMENTS: &[&str] = &[
          leaf_snowflake_min(now(), 0), leaf_snowflake_compose(now(), 1, 1),
          leaf_snowflake_compose(now(), 1, 1, 0, '41/10/12')",
     "SELECT leaf_parse(leaf_format(n, p), p) FROM unnest(ARRAY['A-{N:6}', '{UUID}']) WITH ORDINALITY v (p, n)",
-    "SELECT leaf_opaque_decode('o', leaf_opaque_encode('o', 5))",
-    "SELECT leaf_id.leaf_opaque_key('o'), leaf_id.leaf_has_key('o')",
-    "BEGIN; SELECT leaf_opaque_create('o{n}'); SELECT leaf_tag_drop('o{n}', forget => true); COMMIT",
-    "BEGIN; SELECT leaf_gapless_create('g{n}'); SELECT leaf_gapless_next('g{n}');
-         SELECT leaf_gapless_drop('g{n}', forget => true); COMMIT",
+    "SELECT leaf_id.leaf_opaque_decode('o', leaf_id.leaf_opaque_encode('o', 5))",
+    "SELECT leaf_id.leaf_opaque_key('o'), leaf_id_internal.leaf_has_key('o')",
+    "BEGIN; SELECT leaf_id.leaf_opaque_create('o{n}'); SELECT leaf_tag_drop('o{n}', forget => true); COMMIT",
+    "BEGIN; SELECT leaf_id.leaf_gapless_create('g{n}'); SELECT leaf_id.leaf_gapless_next('g{n}');
+         SELECT leaf_id.leaf_gapless_drop('g{n}', forget => true); COMMIT",
     "SELECT leaf_tag_create('n{n}')",
     "BEGIN; SELECT leaf_tag_create('n{n}'); SELECT leaf_segment_next('n{n}'); SAVEPOINT s;
          UPDATE leaf_id.leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 'n{n}';
@@ -76,15 +76,14 @@ pub(super) const STATEMENTS: &[&str] = &[
     "BEGIN; INSERT INTO orders VALUES (1000000000); SELECT * FROM leaf_sync(); ROLLBACK; SELECT * FROM leaf_sync('orders', 'orders', 'id')",
     "BEGIN; SELECT leaf_adopt('numbered', 'id'); INSERT INTO numbered (n) VALUES (1);
          SELECT leaf_release('numbered', 'id'); ROLLBACK",
-    "SET leaf_id.adopt_new_columns = on; CREATE TABLE new{n} (id serial); DROP TABLE new{n}",
     "COPY orders (n) FROM PROGRAM 'seq 5'",
     "COPY events (n) FROM PROGRAM 'seq 5'",
     "SELECT token FROM ts_parse('leaf_id.leaf_claim', '{\"version\": 1, \"tag\": \"t\", \"n\": 10}')",
     "BEGIN; SELECT leaf_id.leaf_worker_set_aside(6, now()); ROLLBACK",
     "SELECT leaf_id.leaf_worker_retire(0), leaf_id.leaf_worker_retire(0, false)",
     "BEGIN; SELECT leaf_id.leaf_worker_release(0); ROLLBACK",
-    "SELECT leaf_id.leaf_skip_ids('t', leaf_segment_next('t') + 5), leaf_id.leaf_function_name('leaf_sync')",
-    "SELECT leaf_id.leaf_gapless_raise('g')",
+    "SELECT leaf_id_internal.leaf_skip_ids('t', leaf_segment_next('t') + 5), leaf_id_internal.leaf_function_name('leaf_sync')",
+    "SELECT leaf_id_internal.leaf_gapless_raise('g')",
     REFUSED[0].0,
     REFUSED[1].0,
     REFUSED[2].0,

@@ -86,14 +86,14 @@ const KINDS: [Kind; 7] = [
         kept: SETTINGS,
     },
     Kind {
-        create: "SELECT leaf_opaque_create('opaque', step => 20, max_step => 20)",
-        next: "SELECT leaf_opaque_decode('opaque', leaf_opaque_next('opaque'))",
+        create: "SELECT leaf_id.leaf_opaque_create('opaque', step => 20, max_step => 20)",
+        next: "SELECT leaf_id.leaf_opaque_decode('opaque', leaf_opaque_next('opaque'))",
         role: "postgres",
         counts: Counts::Tag("opaque"),
         uses: 30,
         before: 0,
         // Compares the key: with another key, the ids differ.
-        kept: "SELECT string_agg(leaf_opaque_encode('opaque', n)::text, ' ') FROM generate_series(1, 1000) n",
+        kept: "SELECT string_agg(leaf_id.leaf_opaque_encode('opaque', n)::text, ' ') FROM generate_series(1, 1000) n",
     },
     Kind {
         create: "CREATE TABLE orders (id bigserial PRIMARY KEY, item text);
@@ -108,9 +108,9 @@ const KINDS: [Kind; 7] = [
         kept: "SELECT pg_get_expr(adbin, 0) FROM pg_attrdef WHERE adrelid = 'orders'::regclass",
     },
     Kind {
-        create: "SELECT leaf_gapless_create('invoices');
-                 GRANT EXECUTE ON FUNCTION leaf_gapless_next TO clerk",
-        next: "SELECT leaf_gapless_next('invoices')",
+        create: "SELECT leaf_id.leaf_gapless_create('invoices');
+                 GRANT EXECUTE ON FUNCTION leaf_id.leaf_gapless_next TO clerk",
+        next: "SELECT leaf_id.leaf_gapless_next('invoices')",
         role: CLERK,
         counts: Counts::Transactions,
         uses: 7,
@@ -316,7 +316,7 @@ fn all_survive(event: Event, server: &Server, database: &str, known: &mut [Known
 #[must_use]
 fn open_transaction(server: &Server) -> Session {
     let mut session = server.session_in(SHOP);
-    session.run("BEGIN; SELECT leaf_gapless_next('invoices')");
+    session.run("BEGIN; SELECT leaf_id.leaf_gapless_next('invoices')");
     session
 }
 

@@ -139,30 +139,3 @@ fn the_first_id_of_a_day_comes_at_once() {
     // Duration of a claim, with a margin for a busy machine.
     assert!(took[10] < Duration::from_millis(500));
 }
-
-#[test]
-fn the_last_of_a_series_is_listed_while_it_is_in_use() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    let listed =
-        "SELECT tag FROM leaf_check() WHERE detail LIKE '%last of its series%' ORDER BY tag";
-    let create = |period: &str, from: i32, to: i32| {
-        format!(
-            "SELECT leaf_tag_create(name) FROM (
-                 SELECT 's/' || to_char(now() + n * interval '1 {period}', format) AS name
-                 FROM generate_series({from}, {to}) n,
-                     (VALUES (CASE '{period}' WHEN 'year' THEN 'YYYY' WHEN 'day' THEN 'YYYY-MM-DD' END)) f (format)) t"
-        )
-    };
-    for period in ["year", "day"] {
-        session.run(&create(period, -1, 0));
-    }
-    // Not a name without a number, nor a single tag.
-    session.run("SELECT leaf_tag_create('tenant/acme'), leaf_tag_create('other/' || to_char(now(), 'YYYY'))");
-    assert_eq!(session.column::<String>(listed).len(), 2);
-    session.run(&create("year", 1, 1));
-    let day: String = session.value("SELECT 's/' || to_char(now(), 'YYYY-MM-DD')");
-    assert_eq!(session.column::<String>(listed), [day]);
-    session.run(&create("day", 1, 3));
-    assert_eq!(session.column::<String>(listed), Vec::<String>::new());
-}

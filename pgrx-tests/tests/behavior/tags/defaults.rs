@@ -65,7 +65,8 @@ fn casts_change_nothing() {
         ["a a id 1 create", "b b id 1 create", "c c id 1 create"]
     );
     session.run(
-        "CREATE SEQUENCE s; CREATE TABLE t (id int DEFAULT nextval('s')::int); SELECT leaf_adopt('t', 'id');
+        "CREATE SEQUENCE s; CREATE TABLE t (id int DEFAULT nextval('s')::int); ALTER SEQUENCE s OWNED BY t.id;
+         SELECT leaf_adopt('t', 'id');
          ALTER TABLE t ALTER id SET DEFAULT leaf_segment_next('t')::int; INSERT INTO t DEFAULT VALUES",
     );
     session.run("SELECT leaf_release('t', 'id'), leaf_release('c', 'id')");
@@ -123,7 +124,7 @@ fn any_tree_of_the_catalogs_can_be_asked_about() {
     admin.run("CREATE ROLE anybody LOGIN");
     let mut session = server.connect_as("anybody", "postgres");
     let columns: Vec<String> = session.column(
-        "SELECT format('SELECT leaf_id.leaf_default_source(%I, 0) FROM %s', attname, attrelid::regclass)
+        "SELECT format('SELECT leaf_id_internal.leaf_default_source(%I, 0, 16384) FROM %s', attname, attrelid::regclass)
          FROM pg_attribute JOIN pg_class c ON c.oid = attrelid AND relkind = 'r' WHERE atttypid = 'pg_node_tree'::regtype",
     );
     assert!(columns.len() > 5, "{columns:?}");

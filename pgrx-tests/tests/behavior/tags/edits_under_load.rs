@@ -411,7 +411,7 @@ fn the_extension_goes_and_comes_again() {
                 edits.push(edit(first, || {
                     editor.run(&format!(
                         "BEGIN; CREATE EXTENSION leaf_id;
-                     SELECT leaf_tag_create('t', 10, {first}, 200); COMMIT"
+                     SELECT leaf_tag_create('t', {first}, 10, 200); COMMIT"
                     ));
                 }));
                 let_them_draw(editor, 300);

@@ -179,10 +179,10 @@ fn a_tool_that_follows_the_marks_knows_those_of_names_that_are_gone() {
                  FOR EACH ROW EXECUTE FUNCTION follow_{table}()"
         ));
     }
-    session.run("SELECT leaf_tag_create('t', step => 10), leaf_gapless_create('s')");
+    session.run("SELECT leaf_tag_create('t', step => 10), leaf_id.leaf_gapless_create('s')");
     session.take("t", 25);
-    session.run("SELECT leaf_gapless_next('s') FROM generate_series(1, 5)");
-    session.run("SELECT leaf_tag_drop('t'), leaf_gapless_drop('s')");
+    session.run("SELECT leaf_id.leaf_gapless_next('s') FROM generate_series(1, 5)");
+    session.run("SELECT leaf_tag_drop('t'), leaf_id.leaf_gapless_drop('s')");
     // Ids of the transaction that creates the tag are written at its commit.
     session.run(
         "BEGIN; SELECT leaf_tag_create('u');
@@ -193,10 +193,14 @@ fn a_tool_that_follows_the_marks_knows_those_of_names_that_are_gone() {
         session.run(&format!("DROP TRIGGER follow ON leaf_id.{table}"));
         session.set_back(table);
     }
-    session.run("SELECT leaf_tag_create('t'), leaf_tag_create('u'), leaf_gapless_create('s')");
+    session
+        .run("SELECT leaf_tag_create('t'), leaf_tag_create('u'), leaf_id.leaf_gapless_create('s')");
     assert!(session.next("t") > 25);
     assert!(session.next("u") > 5);
-    assert_eq!(session.value::<i64>("SELECT leaf_gapless_next('s')"), 6);
+    assert_eq!(
+        session.value::<i64>("SELECT leaf_id.leaf_gapless_next('s')"),
+        6
+    );
 }
 
 /// Would catch: a claim in flight that commits after the row was removed.

@@ -61,9 +61,9 @@ fn costs_the_same_under_an_old_snapshot(setup: &str, tables: &[&str], call: &str
 #[test]
 fn numbers_cost_the_same_under_an_old_snapshot() {
     costs_the_same_under_an_old_snapshot(
-        "SELECT leaf_gapless_create('s')",
+        "SELECT leaf_id.leaf_gapless_create('s')",
         &["leaf_id.leaf_gapless", "leaf_id.leaf_gapless_mark"],
-        "SELECT leaf_gapless_next('s')",
+        "SELECT leaf_id.leaf_gapless_next('s')",
     );
 }
 
@@ -80,14 +80,14 @@ fn claims_cost_the_same_under_an_old_snapshot() {
 fn a_name_stays_unique_while_its_row_moves() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
-    session.run("SELECT leaf_gapless_create('s')");
+    session.run("SELECT leaf_id.leaf_gapless_create('s')");
     session.create_steady_tag("t", 1);
     let mut holder = old_snapshot(&server);
     let mut observer = server.session();
     let mut ids = Vec::new();
     for round in 0..100 {
         // A version that only an open transaction has seen, often in another page.
-        session.run("BEGIN; SELECT leaf_gapless_next('s')");
+        session.run("BEGIN; SELECT leaf_id.leaf_gapless_next('s')");
         ids.extend(server.session().take("t", 10));
         thread::scope(|scope| {
             let waits = scope.spawn(|| {

@@ -50,14 +50,14 @@ fn a_subscriber_has_opaque_tags_with_their_keys() {
     let (publisher, subscriber) = pair();
     let (mut there, mut here) = (publisher.session(), subscriber.session());
     let keys = "SELECT string_agg(leaf_id.leaf_opaque_key(tag), ' ') FROM leaf_id.leaf_opaque_key";
-    let first = "SELECT leaf_opaque_encode('orders', 1)";
+    let first = "SELECT leaf_id.leaf_opaque_encode('orders', 1)";
     there.run(
-        "BEGIN; SELECT leaf_opaque_create('orders'), leaf_opaque_create('own'); COMMIT;
+        "BEGIN; SELECT leaf_id.leaf_opaque_create('orders'), leaf_id.leaf_opaque_create('own'); COMMIT;
          ALTER TABLE orders ALTER id SET DEFAULT leaf_opaque_next('orders');
          INSERT INTO orders SELECT FROM generate_series(1, 250);
          CREATE PUBLICATION p FOR TABLE orders, leaf_id.leaf_alloc",
     );
-    here.run("SELECT leaf_opaque_create('own')");
+    here.run("SELECT leaf_id.leaf_opaque_create('own')");
     let own: String = here.value(keys);
     subscribe(&publisher, &subscriber);
     wait_for_copy(&mut here);
@@ -143,37 +143,6 @@ fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {
     assert_issued_once(&[ids]);
     let failed = subscriber.log().contains("duplicate key");
     assert!(!failed, "{}", subscriber.log());
-}
-
-/// Columns that were given tags are known by their oids, which are others at the publisher.
-#[test]
-fn what_was_adopted_is_each_databases_own() {
-    let (publisher, subscriber) = pair();
-    let (mut there, mut here) = (publisher.session(), subscriber.session());
-    let adopted = "SELECT relation::regclass::text FROM leaf_id.leaf_adopted ORDER BY 1";
-    let create = |name| {
-        format!("SET leaf_id.adopt_new_columns = on; CREATE TABLE {name} (id serial PRIMARY KEY)")
-    };
-    there.run(&create("first"));
-    there.run(&create("second"));
-    there.run("CREATE PUBLICATION p FOR ALL TABLES");
-    // Other oids than there.
-    here.run("CREATE TABLE later (id int PRIMARY KEY)");
-    for name in ["second", "first"] {
-        here.run(&create(name));
-    }
-    subscribe(&publisher, &subscriber);
-    wait_for_copy(&mut here);
-    assert_eq!(here.column::<String>(adopted), ["first", "second"]);
-    there.run(
-        "DROP TABLE second; CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (1)",
-    );
-    here.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
-    wait_for(&mut here, "SELECT id::text FROM later", &["1"]);
-    // The tag is replicated and gone; the column's default is this database's.
-    assert_eq!(here.column::<String>(adopted), ["first"]);
-    here.run("DROP TABLE first");
-    assert_eq!(here.column::<String>(adopted), [""; 0]);
 }
 
 /// Neither a local source server nor other settings of the local row are changed.
@@ -287,10 +256,10 @@ fn a_rename_onto_a_name_that_is_here_arrives() {
     let (publisher, subscriber) = pair();
     let (mut there, mut here) = (publisher.session(), subscriber.session());
     there.run(
-        "SELECT leaf_tag_create('a'), leaf_gapless_create('x');
+        "SELECT leaf_tag_create('a'), leaf_id.leaf_gapless_create('x');
          CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_gapless",
     );
-    here.run("SELECT leaf_tag_create('b'), leaf_gapless_create('y', start => 8)");
+    here.run("SELECT leaf_tag_create('b'), leaf_id.leaf_gapless_create('y', start => 8)");
     let before = here.take("b", 10);
     subscribe(&publisher, &subscriber);
     wait_for_copy(&mut here);

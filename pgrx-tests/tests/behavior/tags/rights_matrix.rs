@@ -104,14 +104,14 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT * FROM leaf_id.leaf_opaque_key",
                 "INSERT INTO leaf_id.leaf_opaque_key VALUES ('{role}', 1000000, sha256(''))",
                 "SELECT leaf_id.leaf_opaque_key('opaque')",
-                "SELECT leaf_opaque_create('opaque of {role}')",
+                "SELECT leaf_id.leaf_opaque_create('opaque of {role}')",
             ],
         ),
         "encode and decode opaque ids" => (
             "",
             &[
-                "SELECT leaf_opaque_encode('opaque', 1)",
-                "SELECT leaf_opaque_decode('opaque', 1)",
+                "SELECT leaf_id.leaf_opaque_encode('opaque', 1)",
+                "SELECT leaf_id.leaf_opaque_decode('opaque', 1)",
             ],
         ),
         "issue opaque ids of a tag that was granted to `public`" => ("", &["SELECT leaf_opaque_next('opaque')"]),
@@ -152,12 +152,12 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_parse(leaf_format(1, '{UUID}'), '{UUID}')",
             ],
         ),
-        "take gapless numbers" => ("", &["SELECT leaf_gapless_next('s')"]),
+        "take gapless numbers" => ("", &["SELECT leaf_id.leaf_gapless_next('s')"]),
         "create and drop gapless series" => (
             "",
             &[
-                "SELECT leaf_gapless_create('of {role}')",
-                "SELECT leaf_gapless_drop('of {role}')",
+                "SELECT leaf_id.leaf_gapless_create('of {role}')",
+                "SELECT leaf_id.leaf_gapless_drop('of {role}')",
             ],
         ),
         "read `leaf_gapless`" => ("", &["SELECT * FROM leaf_id.leaf_gapless"]),
@@ -244,8 +244,8 @@ fn each_role_may_do_what_security_md_says() {
          GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION;
          GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member;
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
-         SELECT leaf_gapless_create('s');
-         SELECT leaf_tag_create('granted'), leaf_tag_create('others'), leaf_opaque_create('opaque');
+         SELECT leaf_id.leaf_gapless_create('s');
+         SELECT leaf_tag_create('granted'), leaf_tag_create('others'), leaf_id.leaf_opaque_create('opaque');
          SELECT leaf_tag_grant('t', 'public'), leaf_tag_grant('opaque', 'public')",
     );
     for (_, role) in ROLES {

@@ -35,7 +35,7 @@ fn assert_must_commit(session: &mut Session, tag: &str) {
 #[test]
 fn a_row_that_comes_back_goes_on_above_what_it_has_issued() {
     let (_server, mut a, mut b) = server_with_t_in_use();
-    a.run("SELECT leaf_opaque_create('o')");
+    a.run("SELECT leaf_id.leaf_opaque_create('o')");
     a.run("CREATE TABLE keep AS TABLE leaf_id.leaf_alloc");
     let mut opaque: HashSet<i64> = opaque::take(&mut b, "o", 3000).into_iter().collect();
     let mut last = b.take("t", 3000)[2999];

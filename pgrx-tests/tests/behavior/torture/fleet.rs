@@ -247,7 +247,7 @@ impl Member {
         session.run("ALTER SERVER leaf_central OPTIONS (SET connect_timeout '1')");
         let key = "c0ffee".repeat(11);
         session.run(&format!(
-            "SELECT leaf_id.leaf_make_key('{SECRET}', {SECRET_NUMBERS}, '{}')",
+            "SELECT leaf_id_internal.leaf_make_key('{SECRET}', {SECRET_NUMBERS}, '{}')",
             &key[..64]
         ));
         for source in 0..TAGS.len() {

@@ -917,13 +917,13 @@ fn torture(extent: Extent) {
     for tag in &TAGS {
         if tag.is_opaque {
             session.run(&format!(
-                "SELECT leaf_id.leaf_make_key('{}', {}, '')",
+                "SELECT leaf_id_internal.leaf_make_key('{}', {}, '')",
                 tag.name, tag.max_value
             ));
         }
         create_tag(&mut session, tag, 1);
     }
-    session.run(&format!("SELECT leaf_gapless_create('{SERIES}')"));
+    session.run(&format!("SELECT leaf_id.leaf_gapless_create('{SERIES}')"));
     session.run("CREATE DATABASE other");
     let mut other = server.session_in("other");
     other.run("CREATE EXTENSION leaf_id");

@@ -53,13 +53,13 @@ fn hosts_and_logins_of_a_central_server_are_pg_monitors_to_know() {
             "SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', server => '{server}')"
         ));
         // A monitor gets the text, sooner or later.
-        let told = failure_of_a_sourced_tag(&attack, "monitor", |text| {
+        let shown = failure_of_a_sourced_tag(&attack, "monitor", |text| {
             secrets.iter().any(|secret| text.contains(secret))
         });
-        println!("monitor: {told}");
-        let told = failure_of_a_sourced_tag(&attack, "alice", |_| true);
-        println!("alice: {told}");
-        let text = told.to_string();
+        println!("monitor: {shown}");
+        let shown = failure_of_a_sourced_tag(&attack, "alice", |_| true);
+        println!("alice: {shown}");
+        let text = shown.to_string();
         for secret in secrets {
             assert!(!text.contains(secret), "{secret:?} in {text}");
         }
@@ -172,8 +172,8 @@ fn a_tag_that_is_not_ones_own_tells_nothing() {
         let failure = mallory.fails(&format!("SELECT {}", call.replace("{}", "secret")));
         println!("{failure}");
         failure.is("42501");
-        for told in ["1000", "50", "6"] {
-            assert!(!failure.detail.contains(told), "{failure}");
+        for shown in ["1000", "50", "6"] {
+            assert!(!failure.detail.contains(shown), "{failure}");
         }
     }
 }
