@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.management import execute_from_command_line
 
 settings.configure(
-    INSTALLED_APPS=["shop"],
+    INSTALLED_APPS=["shop", "leaf_id_hook.LeafIdHook"],
     DATABASES={
         "default": {
             "ENGINE": "django.db.backends.postgresql",

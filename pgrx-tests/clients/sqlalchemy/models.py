@@ -15,7 +15,7 @@ class Base(DeclarativeBase):
 class Order(Base):
     __tablename__ = "orders"
 
-    # The ids increase (I4), so that the rows that come back from an INSERT of many can be told apart.
+    # The ids increase (I4), so that the rows that come back from an INSERT of many can be matched.
     # The tag is spelled as PostgreSQL shows it, or Alembic compares the defaults by calling them.
     id: Mapped[int] = mapped_column(
         BigInteger,

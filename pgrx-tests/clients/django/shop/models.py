@@ -24,3 +24,7 @@ class OrderLine(models.Model):
 class Event(models.Model):
     id = models.BigIntegerField(primary_key=True, db_default=SnowflakeId())
     what = models.TextField()
+
+
+class Invoice(models.Model):
+    total = models.IntegerField()

@@ -27,7 +27,7 @@ class WithTruncate(TransactionTestCase):
     def test_the_tables_of_leaf_id_are_left_alone(self):
         with connection.cursor() as cursor:
             cursor.execute("SELECT count(*) FROM leaf_id.leaf_alloc")
-            self.assertEqual(cursor.fetchone(), (2,))
+            self.assertEqual(cursor.fetchone(), (4,))
 
 
 class WithFixtures(TestCase):
