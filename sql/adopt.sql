@@ -378,19 +378,31 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_largest_value(oid, name) IS 'The large
 
 -- Sequences.
 
-CREATE FUNCTION leaf_id_internal.leaf_users_of_sequence(sequence oid, column_name name, relations oid[]) RETURNS text
+-- PostgreSQL asks for no right to name a sequence in a default or a view. Those of roles that may not use
+-- it keep it from being dropped, and a column from being moved no more than that.
+CREATE FUNCTION leaf_id_internal.leaf_users_of_sequence(
+    sequence oid, column_name name, relations oid[], OUT entitled text, OUT are_there boolean) RETURNS record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT string_agg(pg_describe_object(d.classid, d.objid, d.objsubid), ', ' ORDER BY d.classid, d.objid)
+            FILTER (WHERE o.owner IS NULL OR has_sequence_privilege(o.owner, $1, 'USAGE, SELECT')),
+        count(*) > 0
     FROM pg_depend d
+    CROSS JOIN LATERAL (
+        SELECT coalesce(
+            (SELECT c.relowner FROM pg_attrdef f JOIN pg_class c ON c.oid = f.adrelid
+             WHERE d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid),
+            (SELECT c.relowner FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
+             WHERE d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid),
+            (SELECT p.proowner FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid)) AS owner) o
     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1
         AND NOT (d.classid = 'pg_attrdef'::regclass AND d.objid IN (
             SELECT f.oid FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
             WHERE f.adrelid = ANY ($3) AND a.attname = $2))
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_users_of_sequence(oid, name, oid[]) IS
-    'What depends on a sequence besides the defaults of this column of these tables; null: nothing';
+    'What depends on a sequence besides these defaults, of roles that may use it; and whether anything does';
 
 -- Texts are searched, not run, and only those of roles that may use the sequence: those of others
 -- could not use it either. (BEGIN ATOMIC makes a dependency.)
@@ -713,7 +725,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     WITH its AS (
         SELECT s.oid, s.oid IN (SELECT o.sequence FROM leaf_id_internal.leaf_owned_sequences($1, $2) o) AS is_owned,
-            leaf_id_internal.leaf_users_of_sequence(s.oid, $3, $5) AS users,
+            (SELECT u.entitled FROM leaf_id_internal.leaf_users_of_sequence(s.oid, $3, $5) u) AS users,
             leaf_id_internal.leaf_code_of_sequence(s.oid) AS code
         FROM unnest($6) s (oid)
     )
@@ -797,10 +809,10 @@ BEGIN
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
     FROM pg_sequence q
     WHERE q.seqrelid = ANY (sequences) AND q.seqmax NOT IN (32767, 2147483647, 9223372036854775807);
-    -- By force, what others use or the column does not own stays.
+    -- What others use, or the column does not own, stays.
     SELECT coalesce(array_agg(o.sequence), '{}') INTO dropped
     FROM leaf_id_internal.leaf_owned_sequences($1, number) o
-    WHERE o.is_identity OR leaf_id_internal.leaf_users_of_sequence(o.sequence, $2, followers) IS NULL;
+    WHERE o.is_identity OR NOT (SELECT u.are_there FROM leaf_id_internal.leaf_users_of_sequence(o.sequence, $2, followers) u);
     roles := leaf_id_internal.leaf_roles_of_column($1, sequences);
     is_right := leaf_id_internal.leaf_check_rights(tag, roles, $2, table_name);
 END

@@ -141,7 +141,7 @@ INSERT INTO t DEFAULT VALUES;
 CREATE TABLE other (n bigint DEFAULT nextval('t_id_seq'));
 CREATE VIEW last AS SELECT last_value FROM t_id_seq;
 CREATE FUNCTION f() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT nextval('t_id_seq'); END;
-SELECT unnest(string_to_array(leaf_id_internal.leaf_users_of_sequence('t_id_seq'::regclass, 'id', ARRAY['t'::regclass::oid]), ', ')) AS used_by
+SELECT unnest(string_to_array((leaf_id_internal.leaf_users_of_sequence('t_id_seq'::regclass, 'id', ARRAY['t'::regclass::oid])).entitled, ', ')) AS used_by
 ORDER BY 1;
 DROP VIEW last;
 DROP FUNCTION f();

@@ -84,6 +84,18 @@ SELECT leaf_release('children', 'n');
 RESET ROLE;
 \set SHOW_CONTEXT never
 
+-- What depends on the sequence keeps it. Of roles that may not use it, it keeps no column.
+CREATE TABLE depended (id serial);
+GRANT CREATE ON SCHEMA public TO leaf_id_reader;
+SET ROLE leaf_id_reader;
+CREATE TABLE hers (n bigint DEFAULT nextval('depended_id_seq'));
+CREATE VIEW her_view AS SELECT last_value FROM depended_id_seq;
+RESET ROLE;
+SELECT leaf_adopt('depended', 'id');
+DROP VIEW her_view;
+DROP TABLE hers, depended;
+REVOKE CREATE ON SCHEMA public FROM leaf_id_reader;
+SELECT leaf_tag_drop('depended', forget => true);
 -- Code that has the name of the sequence in quotes, of roles that may use the sequence.
 SET check_function_bodies = off;
 CREATE FUNCTION innocent() RETURNS bigint LANGUAGE sql AS $$SELECT nextval('grandparents_id_seq') + lastval() AS parents_id_seq$$;
