@@ -154,7 +154,8 @@ AS $$
     ), others AS MATERIALIZED (
         SELECT w.role, CASE WHEN only_tag IS NOT NULL THEN NOT leaf_id_internal.leaf_may_issue(w.role, only_tag)
             ELSE counted_only AND NOT leaf_id_internal.leaf_may_have_grant(w.role) END AS is_out
-        FROM (SELECT d.owner AS role FROM defaults d UNION SELECT d.writer FROM defaults d) w
+        -- Once for each role, not for each row.
+        FROM (SELECT d.owner AS role FROM defaults d UNION SELECT d.writer FROM defaults d OFFSET 0) w
         WHERE NOT leaf_id_internal.leaf_is_manager(w.role)
     ), read AS MATERIALIZED (
         SELECT d.*, a.attname, o.role AS other_owner, w.role AS other_writer,
@@ -496,7 +497,10 @@ BEGIN
         detail := fitted.detail;
         -- What does not count is listed, and no alarm.
         skipped := skipped + (action = 'skip')::integer;
-        missing_grant := leaf_id_internal.leaf_missing_grant(tag, CASE WHEN this.counts THEN this.owner ELSE this.untrusted END);
+        missing_grant := CASE
+            WHEN NOT this.counts THEN leaf_id_internal.leaf_missing_grant(tag, this.untrusted)
+            WHEN NOT has_table_privilege(this.owner, 'leaf_id.leaf_alloc', 'UPDATE')
+                THEN leaf_id_internal.leaf_missing_grant(tag, this.owner) END;
         IF NOT this.counts AND missing_grant IS NOT NULL THEN
             action := 'skip';
             detail := format('%s, who owns the table or its domain, may not issue the tag, so the column does not count: if it should, %s',

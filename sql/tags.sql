@@ -140,8 +140,15 @@ DECLARE
     this record;
     larger text;
 BEGIN
-    -- Its ids are not in the order of the numbers.
-    IF leaf_id_internal.leaf_has_key($1) THEN
+    -- Opaque ids are not in the order of the numbers. To read the defaults of 10,000 tables for each of
+    -- their tags would take longer than to create it.
+    IF leaf_id_internal.leaf_has_key($1) OR (
+        SELECT count(*) > 1000
+        FROM (
+            SELECT FROM leaf_id_internal.leaf_issuers() i
+            JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = i.issuer
+            LIMIT 1001) l)
+    THEN
         RETURN true;
     END IF;
     FOR this IN
