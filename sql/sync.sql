@@ -169,7 +169,8 @@ AS $$
         LEFT JOIN others o ON o.role = d.owner
         LEFT JOIN others w ON w.role = d.writer
         CROSS JOIN LATERAL leaf_id_internal.leaf_default_source(
-            d.tree, (SELECT leaf_id_internal.leaf_issuer()), CASE WHEN coalesce(o.role, w.role) IS NULL THEN 16384 ELSE 2000 END) s
+            d.tree, (SELECT leaf_id_internal.leaf_issuer()),
+            CASE WHEN only_tag IS NULL AND coalesce(o.role, w.role) IS NOT NULL THEN 2000 ELSE 16384 END) s
     ), barred AS MATERIALIZED (
         SELECT p.role, p.tag
         FROM (SELECT DISTINCT o.role, r.tag FROM read r JOIN others o ON o.role IN (r.owner, r.writer)) p

@@ -740,6 +740,74 @@ fn schemas_are_swapped_while_leaf_adopt_waits_for_an_identity() {
     });
 }
 
+/// Between the name that a call has made of an oid and the statement that uses it: an event trigger of
+/// the administrator's waits there until the schemas are swapped. Without the check that ends a call,
+/// the other role's table or sequence is altered, and the call succeeds.
+#[test]
+fn schemas_are_swapped_between_a_name_and_its_statement() {
+    // What is called, what may be NULL, the command, and how many of it come before. (Once the call has
+    // created a sequence, its schema cannot be renamed.)
+    let moments = [
+        (true, "note", "ALTER TABLE", 0),
+        (true, "note", "ALTER TABLE", 1),
+        (true, "id", "CREATE SEQUENCE", 0),
+        (false, "note", "ALTER SEQUENCE", 0),
+        (false, "note", "ALTER TABLE", 0),
+        (false, "note", "DROP SEQUENCE", 0),
+    ];
+    each(moments, |&(is_release, nullable, command, before)| {
+        let his = if is_release {
+            "bigint NOT NULL"
+        } else {
+            "bigserial"
+        };
+        // Another owner's table is refused by PostgreSQL there.
+        let owner = if before == 1 { "mallory" } else { "keeper" };
+        let mut swap = Swap::new(owner, his);
+        swap.make("bigserial", is_release);
+        swap.mallory
+            .run(&format!("ALTER TABLE a.t ALTER {nullable} DROP NOT NULL"));
+        let mut other = swap.server.session();
+        other.run(
+            "ALTER SEQUENCE b.t_id_seq RENAME TO other_id_seq; CREATE TABLE public.swapped ();
+             CREATE FUNCTION public.pause() RETURNS event_trigger LANGUAGE plpgsql AS $$
+             DECLARE
+                 before integer := nullif(current_setting('swap.before', true), '');
+             BEGIN
+                 IF current_setting('swap.command', true) = tg_tag THEN
+                     PERFORM set_config('swap.before', (before - 1)::text, false);
+                     WHILE before = 0 AND NOT EXISTS (SELECT FROM public.swapped) LOOP
+                         PERFORM pg_sleep(0.01);
+                     END LOOP;
+                 END IF;
+             END $$;
+             CREATE EVENT TRIGGER pause ON ddl_command_start EXECUTE FUNCTION public.pause()",
+        );
+        swap.admin.run(&format!(
+            "SET swap.command = '{command}'; SET swap.before = {before}"
+        ));
+        let pauses = format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event = 'PgSleep'",
+            swap.admin.pid()
+        );
+        let call = swap.call(is_release);
+        let (admin, mallory) = (&mut swap.admin, &mut swap.mallory);
+        let called = std::thread::scope(|scope| {
+            let calling = scope.spawn(|| admin.try_run(&call));
+            wait_until(Duration::from_secs(30), command, || other.value(&pauses));
+            mallory.run(SWAP);
+            other.run("INSERT INTO public.swapped DEFAULT VALUES");
+            calling.join().unwrap()
+        });
+        println!("{command} {before}: {called:?}");
+        if before == 1 {
+            // The other table has the identity; only the check that ends the call sees that.
+            called.as_ref().unwrap_err().is("55006");
+        }
+        swap.assert_right(&called);
+    });
+}
+
 /// Without a known moment; as an identity, and, where ids may be NULL, with a sequence.
 #[test]
 fn schemas_are_swapped_all_the_time() {

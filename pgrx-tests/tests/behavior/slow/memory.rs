@@ -74,6 +74,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     "SELECT * FROM leaf_id.problems; SELECT * FROM leaf_id.server; SELECT * FROM leaf_id.fleet",
     "SELECT * FROM leaf_check()",
     "BEGIN; INSERT INTO orders VALUES (1000000000); SELECT * FROM leaf_sync(); ROLLBACK; SELECT * FROM leaf_sync('orders', 'orders', 'id')",
+    "CALL leaf_adopt_all('leaf_id')",
     "BEGIN; SELECT leaf_adopt('numbered', 'id'); INSERT INTO numbered (n) VALUES (1);
          SELECT leaf_release('numbered', 'id'); ROLLBACK",
     "COPY orders (n) FROM PROGRAM 'seq 5'",
