@@ -476,10 +476,10 @@ const REPAIR: &str = "
     DO $$
     BEGIN
         IF NOT EXISTS (SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'v') THEN
-            PERFORM leaf_tag_create('v', step => 10);
+            PERFORM leaf_tag_create('v', step => 10, force => true);
         END IF;
         IF NOT EXISTS (SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'o') THEN
-            PERFORM leaf_tag_create('o', step => 10, max_value => 9007199254740991);
+            PERFORM leaf_tag_create('o', step => 10, max_value => 9007199254740991, force => true);
         END IF;
         IF NOT EXISTS (SELECT FROM leaf_id.leaf_gapless WHERE series = 's') THEN
             PERFORM leaf_id.leaf_gapless_create('s');
