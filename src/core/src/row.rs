@@ -144,7 +144,7 @@ impl<S: Copy + PartialEq> TagRow<S> {
 
     /// Number of ids to skip before the next claim, as promotions may have lost claims.
     ///
-    /// For one promotion, these are the claims that may have come next. For more, the servers on the
+    /// For one promotion, these are the claims that may have come next, also after an edit. For more, the servers on the
     /// timelines in between have skipped as many, and may have lost claims above that. Those grew
     /// from claims that are unknown here, so `d` promotions require `2d - 1` times the longest
     /// claims. No claim of a sourced tag is made from its row.
@@ -154,7 +154,11 @@ impl<S: Copy + PartialEq> TagRow<S> {
         match u64::from(self.promotions(here)) {
             _ if self.server.is_some() => 0,
             0 => 0,
-            1 => step::most_taken(claims, self.largest_recent(), self.limits),
+            // An edit that was lost has made the largest recent claim a whole step.
+            1 => {
+                let largest = self.largest_recent().max(self.limits.step);
+                step::most_taken(claims, largest, self.limits)
+            }
             d => (u64::from(claims) * u64::from(self.limits.max_step)).saturating_mul(2 * d - 1),
         }
     }

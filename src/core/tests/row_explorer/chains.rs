@@ -9,10 +9,7 @@ use super::search::{self, Histories, Rules};
 
 /// Max claims lost by one promotion.
 const LOST_CLAIMS: u32 = 1;
-const LIMITS: Limits = Limits {
-    step: 1,
-    max_step: 16,
-};
+const MAX_STEP: u32 = 16;
 const STANDBYS: usize = 2;
 /// The servers claim for themselves, or for others.
 const ALONE: bool = true;
@@ -27,6 +24,9 @@ enum Rule {
     /// After more than one promotion, the skip depends on the longest possible claim, not on the
     /// claims that may have come next here.
     LongestOfChains,
+    /// After one promotion, the skip depends on a whole step where claims were shorter: an edit may
+    /// have been lost.
+    EditsLost,
     /// A claim is at most eight times as long as the largest recent one.
     GrowthBounded,
     /// Assumption: a promotion loses at most `LOST_CLAIMS` claims.
@@ -44,7 +44,7 @@ struct Standby {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct World<const IS_ALONE: bool> {
+struct World<const IS_ALONE: bool, const STEP: u32> {
     row: row::TagRow<u8>,
     timeline: u32,
     standbys: [Option<Standby>; STANDBYS],
@@ -59,22 +59,31 @@ enum Step {
     ClaimOne,
     /// The longest claim allowed.
     ClaimMost,
+    /// An edit that raises nothing, such as of the description.
+    Edit,
     Follow(usize),
     Promote(usize),
 }
 
-impl<const IS_ALONE: bool> World<IS_ALONE> {
+impl<const IS_ALONE: bool, const STEP: u32> World<IS_ALONE, STEP> {
+    const LIMITS: Limits = Limits {
+        step: STEP,
+        max_step: MAX_STEP,
+    };
+
     fn claim(&mut self, longest: u32, rules: Rules<Rule>) -> Option<()> {
         let (mut row, here) = (self.row, rows::here(self.timeline));
-        let skip = if rules.hold(Rule::LongestOfChains) {
+        let skip = if !rules.hold(Rule::EditsLost) && self.timeline - row.last_claim.timeline == 1 {
+            step::most_taken(LOST_CLAIMS, row.last_claim.largest, Self::LIMITS)
+        } else if rules.hold(Rule::LongestOfChains) {
             row.skip(&here)
         } else {
             let promotions = self.timeline - row.last_claim.timeline;
-            let lost = step::most_taken(LOST_CLAIMS, row.last_claim.largest, LIMITS);
+            let lost = step::most_taken(LOST_CLAIMS, row.last_claim.largest, Self::LIMITS);
             lost * u64::from((2 * promotions).saturating_sub(1))
         };
         if !rules.hold(Rule::GrowthBounded) {
-            row.last_claim.largest = LIMITS.max_step;
+            row.last_claim.largest = MAX_STEP;
         }
         let decay = if IS_ALONE { Decay::Alone } else { Decay::Fleet };
         let claim = row.claim(0, skip, &here, longest, decay)?;
@@ -98,11 +107,12 @@ impl<const IS_ALONE: bool> World<IS_ALONE> {
     }
 }
 
-impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
-    const NAME: &'static str = if IS_ALONE {
-        "chains"
-    } else {
-        "chains of a fleet"
+impl<const IS_ALONE: bool, const STEP: u32> search::World for World<IS_ALONE, STEP> {
+    const NAME: &'static str = match (IS_ALONE, STEP) {
+        (true, 1) => "chains",
+        (true, _) => "chains of long steps",
+        (false, 1) => "chains of a fleet",
+        (false, _) => "chains of long steps of a fleet",
     };
     type Rule = Rule;
     type Step = Step;
@@ -111,7 +121,11 @@ impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
         Self {
             row: row::TagRow {
                 max_value: i64::MAX - 1,
-                limits: LIMITS,
+                limits: Self::LIMITS,
+                last_claim: row::LastClaim {
+                    largest: STEP,
+                    ..Row::new(1).full().last_claim
+                },
                 ..Row::new(1).full()
             },
             timeline: 1,
@@ -124,7 +138,18 @@ impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
     fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
         match step {
             Step::ClaimOne => self.claim(1, rules)?,
-            Step::ClaimMost => self.claim(LIMITS.max_step, rules)?,
+            Step::ClaimMost => self.claim(MAX_STEP, rules)?,
+            Step::Edit => {
+                let here = rows::here(self.timeline);
+                let update = row::Update {
+                    is_renamed: false,
+                    is_replicated: false,
+                    skip: self.row.skip(&here),
+                    mark: 0,
+                    issued: 0,
+                };
+                self.row = self.row.updated(&self.row, &here, &update)?;
+            }
             Step::Follow(number) => {
                 self.standbys[number] = Some(Standby {
                     row: self.row,
@@ -159,9 +184,10 @@ impl<const IS_ALONE: bool> search::World for World<IS_ALONE> {
     }
 }
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     Step::ClaimOne,
     Step::ClaimMost,
+    Step::Edit,
     Step::Follow(0),
     Step::Follow(1),
     Step::Promote(0),
@@ -175,8 +201,10 @@ fn no_id_comes_twice() {
         steps: &STEPS,
         depth: 12,
     };
-    search::assert_holds::<World<ALONE>>(histories, 14);
-    search::assert_holds::<World<FLEET>>(histories, 14);
+    search::assert_holds::<World<ALONE, 1>>(histories, 14);
+    search::assert_holds::<World<FLEET, 1>>(histories, 14);
+    search::assert_holds::<World<ALONE, 4>>(histories, 14);
+    search::assert_holds::<World<FLEET, 4>>(histories, 14);
 }
 
 #[test]
@@ -188,5 +216,6 @@ fn each_rule_is_needed() {
     };
     let rules = [Rule::LongestOfChains, Rule::GrowthBounded];
     let assumptions = [Rule::LostClaimsBounded, Rule::BranchLeft];
-    search::assert_all_needed::<World<ALONE>>(&rules, &assumptions, histories);
+    search::assert_all_needed::<World<ALONE, 1>>(&rules, &assumptions, histories);
+    search::assert_needed::<World<ALONE, 4>>("rule", Rule::EditsLost, histories);
 }
