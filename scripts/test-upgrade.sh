@@ -66,13 +66,12 @@ unix_socket_directories = '$dir'
 shared_preload_libraries = 'leaf_id'
 leaf_id.worker_id = '$worker_id'
 leaf_id.worker_registry = 'app'
-leaf_id.worker_lease = '10s'
 leaf_id.epoch = '1700000000000'
 leaf_id.snowflake_layout = '41/6/6'
 END
 }
 
-# If the worker id is leased, the new registry assigns none for the duration of one lease.
+# If the worker id is leased, the new registry leases none until all that it can have forgotten is over.
 wait_until_open() {
     local began=$SECONDS
     until [ "$(value 'SELECT snowflake_state FROM leaf_id.server')" = open ]; do
@@ -159,7 +158,10 @@ upgrade() {
     start "$old_bin" "$dir/old"
     for kind in 'ROLE app LOGIN' 'ROLE other LOGIN' 'DATABASE app OWNER app'; do database=postgres value "CREATE $kind"; done
     role=app psql <<'END'
+BEGIN;
 CREATE EXTENSION leaf_id;
+INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (10000);
+COMMIT;
 SELECT leaf_tag_create('orders', step => 100) \g /dev/null
 SELECT leaf_tag_create('invoices'), leaf_id.leaf_opaque_create('coupons'),
     leaf_id.leaf_gapless_create('bills') \g /dev/null

@@ -233,7 +233,7 @@ GRANT EXECUTE ON FUNCTION
 TO PUBLIC;
 
 -- The views and the functions under them check their readers: roles that may read leaf_alloc see
--- what is of this database, and pg_monitor what is of the server. leaf_registry shows a grace;
+-- what is of this database, and pg_monitor what is of the server. leaf_registry shows a move;
 -- leaf_gapless has no view.
 GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.server, leaf_id.fleet TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
@@ -247,6 +247,8 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_server_problems()
 TO PUBLIC;
 GRANT SELECT ON leaf_id.leaf_alloc, leaf_id.leaf_registry, leaf_id.leaf_gapless TO pg_monitor;
+-- leaf_id.problems compares the clocks of members with it.
+GRANT SELECT (max_skew_ms) ON leaf_id.leaf_registry TO PUBLIC;
 
 -- The installing role need not be a superuser. It manages tags and the worker registry, grants that
 -- to others, and dumps and restores the tables (SELECT and INSERT). It owns none of them, and gets
@@ -260,7 +262,7 @@ GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OP
 GRANT SELECT, DELETE ON leaf_id.leaf_gapless_mark TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
 -- Settings of the registry.
-GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
+GRANT UPDATE (epoch_ms, layout, max_skew_ms, grant_ahead_ms, max_ids_per_role, moved_at, moved_floor_ms) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, bigint, integer, integer, bigint, text, text, boolean, boolean),
     @extschema@.leaf_tag_drop(text, boolean, boolean, boolean),
@@ -279,7 +281,6 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_claim(internal, integer),
     leaf_id.leaf_worker_lease(internal, integer),
-    leaf_id.leaf_worker_release(integer),
     leaf_id.leaf_worker_retire(integer, boolean),
     leaf_id.leaf_worker_set_aside(integer, timestamptz)
 TO @extowner@ WITH GRANT OPTION;

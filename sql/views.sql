@@ -35,7 +35,7 @@ CREATE FUNCTION leaf_id_internal.leaf_server_state(
     OUT floor timestamptz, OUT floor_reason text,
     OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT snowflake_ids bigint, OUT snowflake_waits bigint,
     OUT rollbacks_seen bigint, OUT layout text, OUT exhausted_at timestamptz,
-    OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
+    OUT registry text, OUT lease_until timestamptz, OUT not_renewed_since timestamptz,
     OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT registry_error text)
     STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_server_state_wrapper';
@@ -181,8 +181,7 @@ SELECT
     l.last_error,
     coalesce(l.attempts, 0) AS attempts,
     NULL::pg_catalog.int4 AS worker_id,
-    NULL::pg_catalog.timestamptz AS lease_ends,
-    NULL::pg_catalog.timestamptz AS reserved_until,
+    NULL::pg_catalog.timestamptz AS lease_until,
     NULL::pg_catalog.int8 AS clock_offset_ms,
     NULL::pg_catalog.int8 AS system_identifier,
     NULL::pg_catalog.text AS address,
@@ -196,24 +195,26 @@ SELECT
     w.node_name,
     CASE
         WHEN w.retired THEN 'retired'
-        WHEN w.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
-        WHEN w.lease_until IS NOT NULL THEN 'expired'
-        ELSE 'released'
+        WHEN w.node_name IS NULL THEN 'free'
+        WHEN u.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
+        ELSE 'expired'
     END,
     w.leased_at,
     w.renewed_at,
     NULL,
     NULL,
     w.worker_id,
-    w.lease_until,
-    CASE WHEN w.reserved_until_ms OPERATOR(pg_catalog.>) 0 THEN
-        pg_catalog.to_timestamp(w.reserved_until_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
-    END,
+    u.lease_until,
     w.clock_offset_ms,
     w.system_identifier,
     w.address,
     w.role_name
 FROM leaf_id.leaf_worker w
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN w.reserved_until_ms OPERATOR(pg_catalog.>) 0 THEN
+        pg_catalog.to_timestamp(w.reserved_until_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
+    END AS lease_until
+) u
 WHERE leaf_id_internal.leaf_require('SELECT')
     AND (pg_catalog.pg_has_role('pg_monitor'::pg_catalog.name, 'USAGE')
         OR pg_catalog.has_table_privilege('leaf_id.leaf_worker'::pg_catalog.regclass, 'SELECT'));
@@ -285,6 +286,18 @@ AS $$
     FROM leaf_id.fleet f
     WHERE f.kind = 'source' AND f.state = 'away'
     UNION ALL
+    SELECT 'warning', format('the clock of node "%s" is %s ms off', f.name, f.clock_offset_ms), NULL, NULL, NULL
+    FROM leaf_id.fleet f
+    WHERE f.kind = 'member' AND f.state = 'leased'
+        AND abs(f.clock_offset_ms) > coalesce((SELECT r.max_skew_ms FROM leaf_id.leaf_registry r), 1000)
+    UNION ALL
+    SELECT 'info', format('node "%s" has %s worker ids', f.name, count(*)), max(f.since), NULL,
+        'A server without its lease file gets another one, as after a crash of the machine. Copies need a "leaf_id.node_name" each.'
+    FROM leaf_id.fleet f
+    WHERE f.kind = 'member' AND f.state = 'leased'
+    GROUP BY f.name, f.system_identifier, f.role_name
+    HAVING count(*) > 1
+    UNION ALL
     SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL, NULL, NULL FROM leaf_id_internal.leaf_unsettled() w
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_tag_problems() IS
@@ -305,11 +318,11 @@ AS $$
             'The remedy takes a restart, of standbys first: with less than the primary they do not start.'),
         (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',
             concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
-            s.registry_away_since, NULL, s.snowflake_hint),
-        (s.snowflake_state = 'open' AND s.registry_away_since IS NOT NULL, 'warning',
-            format('worker registry "%s" does not answer; snowflake ids stop when the lease expires, at %s: %s',
+            s.not_renewed_since, NULL, s.snowflake_hint),
+        (s.snowflake_state = 'open' AND s.not_renewed_since IS NOT NULL, 'warning',
+            format('worker registry "%s" does not renew the lease; snowflake ids stop at %s: %s',
                 s.registry, s.lease_until, s.registry_error),
-            s.registry_away_since, NULL, NULL),
+            s.not_renewed_since, NULL, NULL),
         (s.clock_lead_reason = 'clock set back' AND s.clock_lead_ms > 1000, 'warning',
             format('the clock was set back, and times in snowflake ids are %s ms ahead of it', s.clock_lead_ms),
             NULL, NULL, NULL),
@@ -404,25 +417,24 @@ COMMENT ON COLUMN leaf_id.server.rollbacks_seen IS 'How often the clock was foun
 COMMENT ON COLUMN leaf_id.server.layout IS 'Bits of milliseconds, worker id and sequence in an id';
 COMMENT ON COLUMN leaf_id.server.exhausted_at IS 'When the time of this layout is used up';
 COMMENT ON COLUMN leaf_id.server.registry IS 'Where the worker id is leased from; null where it is not';
-COMMENT ON COLUMN leaf_id.server.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
-COMMENT ON COLUMN leaf_id.server.registry_away_since IS 'Since when the registry has not answered; null if it has';
+COMMENT ON COLUMN leaf_id.server.lease_until IS 'Until when ids are issued if the registry does not renew the lease';
+COMMENT ON COLUMN leaf_id.server.not_renewed_since IS 'Since when the registry has not renewed or leased; null if it has';
 COMMENT ON COLUMN leaf_id.server.clock_offset_ms IS 'The clock minus that of the registry when it was asked last, in milliseconds';
 COMMENT ON COLUMN leaf_id.server.peers_offset_ms IS 'The median of the other servers'' clocks minus that of the registry, in milliseconds';
-COMMENT ON COLUMN leaf_id.server.registry_error IS 'Why the registry leased no worker id the last time; null if it leased one';
+COMMENT ON COLUMN leaf_id.server.registry_error IS 'Why the registry did not renew or lease the last time; null if it did';
 COMMENT ON COLUMN leaf_id.fleet.kind IS 'source: tags are sourced from it; member: it has, or had, a worker id from the registry here';
 COMMENT ON COLUMN leaf_id.fleet.name IS 'The foreign server, or leaf_id.node_name of the member; null: no server has the worker id';
-COMMENT ON COLUMN leaf_id.fleet.state IS 'Source: connected, connecting, away, closed; member: leased, expired, released, retired';
+COMMENT ON COLUMN leaf_id.fleet.state IS 'Source: connected, connecting, away, closed; member: leased, expired, free, retired';
 COMMENT ON COLUMN leaf_id.fleet.since IS 'Since when a source is in this state; since when a member has the worker id';
 COMMENT ON COLUMN leaf_id.fleet.last_seen IS 'When a source last answered a claim; when a member last renewed its lease';
 COMMENT ON COLUMN leaf_id.fleet.last_error IS 'Why a source is away; null if it is not';
 COMMENT ON COLUMN leaf_id.fleet.attempts IS 'Failed attempts since then';
 COMMENT ON COLUMN leaf_id.fleet.worker_id IS 'Worker id of a member';
-COMMENT ON COLUMN leaf_id.fleet.lease_ends IS 'When the lease ends, or has ended; null: it was released';
-COMMENT ON COLUMN leaf_id.fleet.reserved_until IS 'No id of any holder so far carries a later time: the next holder begins above it';
+COMMENT ON COLUMN leaf_id.fleet.lease_until IS 'No id of any holder carries a later time: the next holder starts above it';
 COMMENT ON COLUMN leaf_id.fleet.clock_offset_ms IS 'The clock of a member minus that of this server when it was last renewed, in milliseconds';
-COMMENT ON COLUMN leaf_id.fleet.system_identifier IS 'Database cluster of a member, also when its lease has ended';
+COMMENT ON COLUMN leaf_id.fleet.system_identifier IS 'Database cluster of a member';
 COMMENT ON COLUMN leaf_id.fleet.address IS 'Where a member connected from; null: by a Unix socket';
-COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that leased the worker id; only it can renew or release the lease; null: any role';
+COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that leased the worker id; only it can renew the lease; null: any role';
 COMMENT ON COLUMN leaf_id.problems.severity IS 'critical, warning, or info';
 COMMENT ON COLUMN leaf_id.problems.what IS 'What is wrong';
 COMMENT ON COLUMN leaf_id.problems.since IS 'Since when; null where that is not known';

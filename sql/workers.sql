@@ -13,9 +13,6 @@ CREATE TABLE leaf_id.leaf_worker (
     token bigint NOT NULL DEFAULT 0,
     leased_at timestamptz,
     renewed_at timestamptz,
-    lease_until timestamptz,
-    lease_ms integer NOT NULL DEFAULT 0
-        CONSTRAINT leaf_worker_lease_range CHECK (lease_ms OPERATOR(pg_catalog.>=) 0 AND lease_ms OPERATOR(pg_catalog.<=) 86400000),
     reserved_until_ms bigint NOT NULL DEFAULT 0
         CONSTRAINT leaf_worker_reserved_range CHECK (
             reserved_until_ms OPERATOR(pg_catalog.>=) 0 AND reserved_until_ms OPERATOR(pg_catalog.<=) 253402300799999),
@@ -27,8 +24,7 @@ CREATE TABLE leaf_id.leaf_worker (
     address text,
     host boolean NOT NULL DEFAULT false,
     CONSTRAINT leaf_worker_holder CHECK (
-        (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL)),
-    CONSTRAINT leaf_worker_node UNIQUE (role_name, system_identifier, node_name)
+        (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL))
 )
 -- Renewals update their row in place (HOT) as long as the page has room.
 WITH (fillfactor = 50);
@@ -37,24 +33,21 @@ COMMENT ON TABLE leaf_id.leaf_worker IS
     'Worker ids that servers have leased; leaf_id.fleet shows them';
 COMMENT ON COLUMN leaf_id.leaf_worker.worker_id IS 'Worker id in snowflake ids: as many as the layout in leaf_registry has';
 COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
-    'Database cluster of the holder, also when its lease has ended; null: none';
+    'Database cluster of the current or last holder; null: none';
 COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
 COMMENT ON COLUMN leaf_id.leaf_worker.role_name IS
-    'Role that leased it; only it can renew or release the lease; null: any role';
+    'Role that leased it; only it can renew the lease; null: any role';
 COMMENT ON COLUMN leaf_id.leaf_worker.token IS
     'What the holder must show; changes with each renewal; 0: no server can';
 COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
 COMMENT ON COLUMN leaf_id.leaf_worker.renewed_at IS 'When it was last renewed';
-COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
-    'No other server gets it before this and max_skew_ms have passed; null: it was released';
-COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
-    'No id of any holder so far carries a later time, in Unix milliseconds; never goes down';
+    'No id of any holder carries a later time (Unix ms); free max_skew_ms after it; never goes down';
 COMMENT ON COLUMN leaf_id.leaf_worker.floor_ms IS
     'Ids of this holder carry later times, in Unix milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS
     'The clock of the holder minus that of this server when it was last renewed, in milliseconds';
-COMMENT ON COLUMN leaf_id.leaf_worker.retired IS 'Neither leased nor renewed any more';
+COMMENT ON COLUMN leaf_id.leaf_worker.retired IS 'Not leased any more';
 COMMENT ON COLUMN leaf_id.leaf_worker.address IS 'Where the holder connected from; null: by a Unix socket';
 COMMENT ON COLUMN leaf_id.leaf_worker.host IS
     'Kept for the server that this registry is on, whichever that is after a promotion';
@@ -75,20 +68,15 @@ CREATE TABLE leaf_id.leaf_registry (
                 OPERATOR(pg_catalog.+) pg_catalog.split_part(layout, '/', 3)::pg_catalog.int4
                 OPERATOR(pg_catalog.<=) 63),
     moved_at timestamptz,
-    grace_since_ms bigint,
-    grace_server_start timestamptz,
     moved_floor_ms bigint
         CONSTRAINT leaf_registry_moved_floor_range CHECK (
             moved_floor_ms OPERATOR(pg_catalog.>=) 0 AND moved_floor_ms OPERATOR(pg_catalog.<=) 253402311599999),
     max_skew_ms integer NOT NULL DEFAULT 1000
         CONSTRAINT leaf_registry_max_skew_range CHECK (
             max_skew_ms OPERATOR(pg_catalog.>=) 0 AND max_skew_ms OPERATOR(pg_catalog.<=) 3600000),
-    max_lease_ms integer NOT NULL DEFAULT 3600000
-        CONSTRAINT leaf_registry_max_lease_range CHECK (
-            max_lease_ms OPERATOR(pg_catalog.>=) 1000 AND max_lease_ms OPERATOR(pg_catalog.<=) 86400000),
-    max_lead_ms integer NOT NULL DEFAULT 10000
-        CONSTRAINT leaf_registry_max_lead_range CHECK (
-            max_lead_ms OPERATOR(pg_catalog.>=) 0 AND max_lead_ms OPERATOR(pg_catalog.<=) 3600000),
+    grant_ahead_ms integer NOT NULL DEFAULT 300000
+        CONSTRAINT leaf_registry_grant_ahead_range CHECK (
+            grant_ahead_ms OPERATOR(pg_catalog.>=) 1000 AND grant_ahead_ms OPERATOR(pg_catalog.<=) 86400000),
     max_ids_per_role integer DEFAULT 256
         CONSTRAINT leaf_registry_max_ids_range CHECK (
             max_ids_per_role OPERATOR(pg_catalog.>=) 0 AND max_ids_per_role OPERATOR(pg_catalog.<=) 32768)
@@ -107,18 +95,12 @@ COMMENT ON COLUMN leaf_id.leaf_registry.layout IS
     'leaf_id.snowflake_layout of all its servers: by default that of the registry''s own at first use';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_at IS
     'When it was first used after a promotion or a restore, the last time; null: never';
-COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
-    'That moment on the monotonic clock, while no worker id is granted because of it; null: they are';
-COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
-    'Start of the server whose clock grace_since_ms is of: after another one, the grace begins again';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_floor_ms IS
     'No id of a lease forgotten then carries a later time, in Unix milliseconds; null: never moved';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_skew_ms IS
-    'How far the clock of a server may be off, in milliseconds';
-COMMENT ON COLUMN leaf_id.leaf_registry.max_lease_ms IS
-    'The longest lease, in milliseconds: a server that asks for more gets this';
-COMMENT ON COLUMN leaf_id.leaf_registry.max_lead_ms IS
-    'How far the ids of a server may lead its clock, in milliseconds: who asks for more gets this';
+    'How far the clock of a server may be off when it asks for a worker id, in milliseconds';
+COMMENT ON COLUMN leaf_id.leaf_registry.grant_ahead_ms IS
+    'How far ahead of the clock leases last, in milliseconds; they are renewed after a third of it';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS
     'How many worker ids one role may have, except for superusers and the extension''s owner; null: any';
 
@@ -153,20 +135,32 @@ CREATE TRIGGER leaf_registry_origin_stays
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_origin_stays;
 
+-- A renewal that still reads the old value would commit a later time after a lower value, and a
+-- standby could have the value without it: what it has forgotten would be later than it assumes.
+CREATE FUNCTION leaf_id_internal.leaf_await_renewals() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOCK TABLE leaf_id.leaf_worker IN SHARE MODE;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_await_renewals() IS
+    'Trigger: waits until renewals under the old terms have ended';
+CREATE TRIGGER leaf_registry_awaits_renewals
+    BEFORE UPDATE OF grant_ahead_ms ON leaf_id.leaf_registry
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_await_renewals();
+
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 
 -- Functions for operators.
 
-CREATE FUNCTION leaf_id.leaf_worker_release(worker_id integer) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_worker_release(integer) IS
-    'Takes a worker id from its holder; the next holder begins above all that was reserved';
-
 CREATE FUNCTION leaf_id.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_wrapper';
 COMMENT ON FUNCTION leaf_id.leaf_worker_retire(integer, boolean) IS
-    'Says that a worker id is neither leased nor renewed any more, or that it is again';
+    'Says that a worker id is not leased any more, or that it is again: to a new holder, a little later';
 
 CREATE FUNCTION leaf_id.leaf_worker_set_aside(worker_id integer, until timestamptz) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_set_aside_wrapper';

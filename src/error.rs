@@ -282,11 +282,15 @@ impl Failure {
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("must be superuser to call {function}()"),
             ),
+            // Where the other server shows it, a few words of the message are all that is left of it.
             Self::OtherMessage { version, expected } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
-                format!("message is of version {version}, not {expected}"),
+                format!(
+                    "message version {version}, not {expected}: its {} is older",
+                    if version > expected { "receiver" } else { "sender" }
+                ),
             )
-            .set_hint("Install the same version of leaf_id on both servers."),
+            .set_hint("Update leaf_id there."),
             Self::BadMessage { detail } => error(invalid, format!("cannot read the message: {detail}")),
             Self::NotATrigger { function } => error(
                 Code::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,

@@ -55,10 +55,6 @@ static WORKER_REGISTRY: GucSetting<Option<std::ffi::CString>> =
 /// See [`Template`].
 static NODE_NAME: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c"%h:%p"));
-/// Milliseconds.
-pub static WORKER_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
-/// Milliseconds.
-pub static MAX_CLOCK_SKEW: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 /// Unix milliseconds as text, since they exceed the range of an integer setting.
 static EPOCH: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c"1288834974657"));
@@ -330,7 +326,6 @@ pub fn define() -> Result<(), InvalidSetting> {
     define_text::<3>()?;
     define_text::<4>()?;
     define_snowflake();
-    define_leases();
     pg::reserve_prefix(c"leaf_id");
     Ok(())
 }
@@ -438,28 +433,6 @@ fn define_snowflake() {
         c"After a crash the times in snowflake ids are ahead of the clock by up to this much, after several in a row by up to leaf_id.max_clock_lead. It is also how far the clocks of servers that share a worker id may differ, and how long the first id after a promotion waits.",
         &TIMESTAMP_RESERVATION,
         (100, 60_000),
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-}
-
-/// Settings for leases of worker ids.
-fn define_leases() {
-    int(
-        c"leaf_id.worker_lease",
-        c"Sets how long a worker id is leased from the worker registry.",
-        c"It is renewed after a third of that time. If the registry is unreachable, snowflake ids are issued until the lease expires.",
-        &WORKER_LEASE,
-        (1_000, 86_400_000),
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    int(
-        c"leaf_id.max_clock_skew",
-        c"Sets how far the clock may be off from that of the worker registry.",
-        c"No snowflake ids are issued while it is further off, from the registry or from the median of its other servers.",
-        &MAX_CLOCK_SKEW,
-        (10, 3_600_000),
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );

@@ -75,8 +75,7 @@ pub use roles::{
 };
 pub use server::{
     binary_upgrade, has_synchronous_standbys, host_name, in_recovery, is_pristine,
-    nudge_postmaster, port, preloading, server_start, single_user, system_identifier, terminate,
-    timeline,
+    nudge_postmaster, port, preloading, single_user, system_identifier, terminate, timeline,
 };
 pub use settings::{
     Check, InvalidSetting, define_checked_string, pin_setting, preloaded_libraries, reserve_prefix,

@@ -204,13 +204,14 @@ def test():
     clock = Clock()
     source = Server("source", {}).start()
     registry = Server("registry", {"leaf_id.worker_id": "900"}).start()
-    issuer_conf = {"leaf_id.max_tags": "16", "leaf_id.worker_lease": "60s", "leaf_id.worker_id": "auto",
+    issuer_conf = {"leaf_id.max_tags": "16", "leaf_id.worker_id": "auto",
                    "leaf_id.worker_registry": "postgres/registry", "leaf_id.node_name": "issuer"}
     issuer = Server("issuer", issuer_conf, clock.env).start()
     for server in (source, registry):
         server.ask("""
             CREATE EXTENSION leaf_id; CREATE ROLE leaf_member LOGIN;
             GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO leaf_member""")
+    registry.ask("INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (60000)")
     source.ask("SELECT leaf_tag_create('sourced'), leaf_tag_grant('sourced', 'leaf_member')")
     issuer.ask("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink")
     for server in (source, registry):
@@ -311,7 +312,7 @@ def cases(watch, clock, issuer, source, registry, instance):
         source.stop()
         wait()
         source.start()
-    with watch.case("LeafIdRegistryAway", "critical", {"instance": instance}) as wait:
+    with watch.case("LeafIdLeaseNotRenewed", "critical", {"instance": instance}) as wait:
         registry.stop()
         wait()
         registry.start()

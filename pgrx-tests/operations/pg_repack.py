@@ -21,10 +21,10 @@ REFUSED = ("leaf_worker", "leaf_registry", "leaf_registry_origin")
 
 
 def test():
-    server = Server("data", {"leaf_id.worker_id": "auto", "leaf_id.worker_registry": "postgres",
-                             "leaf_id.worker_lease": "60s"}).start()
+    server = Server("data", {"leaf_id.worker_id": "auto", "leaf_id.worker_registry": "postgres"}).start()
     server.ask("""
         CREATE EXTENSION leaf_id; CREATE EXTENSION pg_repack;
+        INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (60000);
         SELECT leaf_tag_create('orders', step => 10, max_step => 10), leaf_tag_create('fleet', step => 1, max_step => 1),
             leaf_id.leaf_gapless_create('invoices');
         CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'))""")

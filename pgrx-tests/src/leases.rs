@@ -31,10 +31,9 @@ const RESERVATION_FILE: &str = "leaf_id_reservation.json";
 pub const OTHER_BOOT: &str = "\"00000000-0000-4000-8000-000000000000\"";
 
 /// Default settings of members. The reservation left by a crash ends soon.
-const CONF: [(&str, &str); 2] = [
-    ("leaf_id.worker_lease", "2s"),
-    ("leaf_id.timestamp_reservation", "500ms"),
-];
+const CONF: [(&str, &str); 1] = [("leaf_id.timestamp_reservation", "500ms")];
+/// How far ahead a registry grants, in milliseconds.
+const AHEAD_MS: i64 = 2_000;
 
 /// Current time of the machine's clock, in Unix milliseconds.
 ///
@@ -70,14 +69,12 @@ pub struct Registry {
 pub struct Holder {
     /// Node name.
     pub node: Option<String>,
-    /// The lease has not ended.
+    /// No server but the holder can have it.
     pub live: bool,
     /// Time of the first grant to the node, in Unix microseconds.
     pub leased_us: Option<i64>,
     /// Time of the last renewal, in Unix microseconds.
     pub renewed_us: Option<i64>,
-    /// End of the lease, in Unix milliseconds.
-    pub lease_until_ms: Option<i64>,
     /// No id of any holder so far has a later timestamp.
     pub reserved_until_ms: i64,
     /// Holder's clock minus the registry's.
@@ -85,24 +82,33 @@ pub struct Holder {
 }
 
 impl Registry {
-    /// A registry with default settings and no leases.
+    /// A registry without leases, which grants 2 s ahead.
     #[must_use]
     pub fn start() -> Self {
         Self::on(Server::with_leaf_id(&[]))
     }
 
-    /// A registry on a server that has the extension.
+    /// As [`Registry::start`], on a server that has the extension.
     #[must_use]
     pub fn on(server: Server) -> Self {
+        Self::ahead(server, AHEAD_MS)
+    }
+
+    /// As [`Registry::on`], but it grants this many milliseconds ahead.
+    #[must_use]
+    pub fn ahead(server: Server, ahead_ms: i64) -> Self {
         server.admit_members();
         server.lease_worker_ids();
+        server.session().run(&format!(
+            "INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES ({ahead_ms})"
+        ));
         Self {
             server,
             members: AtomicUsize::new(0),
         }
     }
 
-    /// A new server that leases its worker id from this registry under this name, for 2 s.
+    /// A new server that leases its worker id from this registry under this name.
     #[must_use]
     pub fn member(&self, node: &str) -> Server {
         self.member_with(node, &[])
@@ -147,10 +153,9 @@ impl Registry {
     #[must_use]
     #[track_caller]
     pub fn holder(&self, worker_id: i32) -> Option<Holder> {
-        let sql = "SELECT node_name, coalesce(lease_until > clock_timestamp(), false),
+        let sql = "SELECT node_name, reserved_until_ms + 1000 > extract(epoch FROM clock_timestamp()) * 1000,
                        (extract(epoch FROM leased_at) * 1000000)::bigint,
                        (extract(epoch FROM renewed_at) * 1000000)::bigint,
-                       (extract(epoch FROM lease_until) * 1000)::bigint,
                        reserved_until_ms, clock_offset_ms
                    FROM leaf_id.leaf_worker WHERE worker_id = $1";
         let row = self.server.session().query_opt(sql, &[&worker_id]).unwrap();
@@ -159,9 +164,8 @@ impl Registry {
             live: row.get(1),
             leased_us: row.get(2),
             renewed_us: row.get(3),
-            lease_until_ms: row.get(4),
-            reserved_until_ms: row.get(5),
-            clock_offset_ms: row.get(6),
+            reserved_until_ms: row.get(4),
+            clock_offset_ms: row.get(5),
         })
     }
 
@@ -173,10 +177,10 @@ impl Registry {
         wait_until(LIMIT, "a renewal", || renewed() != before);
     }
 
-    /// Waits until the lease of a worker id has ended.
+    /// Waits until a worker id is free.
     #[track_caller]
     pub fn wait_for_end(&self, worker_id: i32) {
-        wait_until(LIMIT, "the end of the lease", || {
+        wait_until(LIMIT, "a free worker id", || {
             self.holder(worker_id).is_none_or(|holder| !holder.live)
         });
     }

@@ -8,34 +8,29 @@ pub fn call(function: &str, message: &str) -> String {
 }
 
 /// Builds a message to the registry. `fields` are expressions: system identifier, node name, token
-/// and next token; worker id held and the end of its reservation; clock, requested end of the
-/// reservation, duration of the lease, skew, lead, epoch and layout.
+/// and next token; the segment held, or nulls: worker id, floor and end; clock, epoch and layout.
 #[must_use]
-pub fn lease_message(kind: &str, fields: &str) -> String {
+pub fn lease_message(fields: &str) -> String {
     let field = |number: usize| format!("(json_build_array({fields}) -> {number})");
     let text = |number: usize| format!("(json_build_array({fields}) ->> {number})");
     format!(
         "json_build_object('version', 1, 'question', json_build_object(
-             'kind', '{kind}', 'token', coalesce({}::bigint, 0), 'next_token', {},
+             'token', coalesce({}::bigint, 0), 'next_token', {},
              'held', CASE WHEN {} IS NOT NULL THEN json_build_object(
-                 'worker_id', {}, 'reserved_until_ms', coalesce({}::bigint, 0)) END,
-             'lease_ms', {}),
-             'system_identifier', {}, 'node_name', {}, 'now_ms', {}, 'reserve_until_ms', {},
-             'max_skew_ms', {}, 'max_lead_ms', {}, 'epoch_ms', {}, 'layout', {})",
+                 'worker_id', {}, 'floor_ms', coalesce({}::bigint, 0),
+                 'reserved_until_ms', coalesce({}::bigint, 0)) END),
+             'system_identifier', {}, 'node_name', {}, 'now_ms', {}, 'epoch_ms', {}, 'layout', {})",
         text(2),
         field(3),
         text(4),
         field(4),
         text(5),
-        field(8),
+        text(6),
         field(0),
         field(1),
-        field(6),
         field(7),
+        field(8),
         field(9),
-        field(10),
-        field(11),
-        field(12),
     )
 }
 

@@ -6,11 +6,6 @@ use super::call::finish;
 use crate::lease::registry;
 
 #[pg_extern(sql = false)]
-fn leaf_worker_release(worker_id: Option<i32>) {
-    finish(registry::release(worker_id));
-}
-
-#[pg_extern(sql = false)]
 fn leaf_worker_retire(worker_id: Option<i32>, retired: Option<bool>) {
     finish(registry::retire(worker_id, retired));
 }

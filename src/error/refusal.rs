@@ -31,25 +31,22 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
         Refusal::NoRegistrySet => error(not_ready, "\"leaf_id.worker_registry\" is not set".into())
             .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
             .set_hint("Set it to a database of this server, or to \"database/server\" with a foreign server of that database."),
-        Refusal::HeldByOther => error(not_ready, "cannot issue snowflake ids: another server has the worker id of this node".into())
-            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own, or wait until the lease ends if that was this server, before its data directory was lost."),
         Refusal::NoFreeWorkerId => error(Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
-            .set_hint("Look at leaf_id.fleet there: call leaf_id.leaf_worker_release() for a server that is gone, or raise \"max_ids_per_role\" in leaf_id.leaf_registry."),
+            .set_hint("Look at leaf_id.fleet there: worker ids of servers that are gone come back by themselves, soon after their lease_until. Give each copy of a server a \"leaf_id.node_name\" of its own; more may be leased with a larger \"max_ids_per_role\" in leaf_id.leaf_registry."),
         Refusal::ClockSkew { by_ms } => {
             let ahead = if by_ms > 0 { "ahead" } else { "behind" };
             let by_ms = by_ms.unsigned_abs();
             error(not_ready, format!("cannot issue snowflake ids: the clock is {by_ms} ms {ahead}"))
-                .set_hint("Correct the clock, or raise both \"leaf_id.max_clock_skew\" here and \"max_skew_ms\" in leaf_id.leaf_registry of the registry; this is tried again every second.")
+                .set_hint("Correct the clock, or raise \"max_skew_ms\" in leaf_id.leaf_registry of the registry; this is tried again every second.")
         }
         Refusal::OtherEpoch => error(not_ready, "cannot issue snowflake ids: \"leaf_id.epoch\" is not that of the worker registry".into())
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
         Refusal::OtherLayout => error(not_ready, "cannot issue snowflake ids: \"leaf_id.snowflake_layout\" is not that of the worker registry".into())
             .set_hint("All servers of a registry have one layout: set \"leaf_id.snowflake_layout\" and restart the server."),
         Refusal::FileProblem
-        | Refusal::LeaseEnded
+        | Refusal::TimeUsedUp
         | Refusal::NoAnswer
-        | Refusal::RegistryGrace
-        | Refusal::WorkerIdLost
+        | Refusal::RegistryMoved
         | Refusal::WorkerIdRetired { .. } => return None,
     })
 }

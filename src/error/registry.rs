@@ -12,8 +12,8 @@ pub enum RegistryError {
     NoRegistryTable,
     /// A request has invalid terms.
     LeaseTerms,
-    /// `leaf_worker_release` of a worker id without a holder.
-    NotLeased { worker_id: i32 },
+    /// The row of a worker id has changed while its lock was waited for.
+    RowChanged { worker_id: u16 },
     /// The worker id belongs to another role.
     OtherRolesWorkerId { worker_id: i32 },
     /// The worker id exceeds the registry's layout.
@@ -41,11 +41,12 @@ impl RegistryError {
                 invalid,
                 "a worker id cannot be leased on these terms",
             )
-            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes in the encoding of the registry's database, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
-            Self::NotLeased { worker_id } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                format!("worker id {worker_id} is not leased"),
-            ),
+            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes in the encoding of the registry's database, a next_token that is neither 0 nor token, and times between 1970 and 9999."),
+            Self::RowChanged { worker_id } => error(
+                Code::ERRCODE_T_R_SERIALIZATION_FAILURE,
+                format!("the lease of worker id {worker_id} has changed"),
+            )
+            .set_hint("leaf_id asks again by itself."),
             Self::OtherRolesWorkerId { worker_id } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for worker id {worker_id}"),

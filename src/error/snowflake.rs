@@ -37,12 +37,12 @@ pub enum SnowflakeError {
     },
     /// A standby with a fixed worker id.
     StandbyWithoutLease,
-    /// The lease of the worker id has ended. With the time since when the registry is unreachable,
-    /// and its last answer or connection error.
-    LeaseEnded {
+    /// The lease of the worker id leaves no time. With the time since when the registry has not
+    /// renewed it, and its last answer or connection error.
+    LeaseUsedUp {
         worker_id: u16,
         registry: String,
-        away_since: Option<String>,
+        not_renewed_since: Option<String>,
         said: String,
     },
 }
@@ -130,12 +130,12 @@ impl SnowflakeError {
             )
             .set_detail("The worker id is in the configuration, or from a registry on this server itself, and may be that of the primary.")
             .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\" to one on another server, and \"leaf_id.worker_id\" to auto."),
-            Self::LeaseEnded { worker_id, registry, away_since, said } => error(
+            Self::LeaseUsedUp { worker_id, registry, not_renewed_since, said } => error(
                 not_ready,
-                format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
+                format!("cannot issue snowflake ids: the lease of worker id {worker_id} is used up"),
             )
-            .set_detail(match away_since {
-                Some(since) => format!("Worker registry \"{registry}\" has leased nothing since {since}: {said}."),
+            .set_detail(match not_renewed_since {
+                Some(since) => format!("Worker registry \"{registry}\" has not renewed it since {since}: {said}."),
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
             .set_hint("Calls succeed again as soon as the registry renews it; leaf_id.server shows more."),

@@ -2,11 +2,8 @@
 //! connects it to the lease file, the settings, the registrar and the log.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
-use leaf_id_core::lease::{Answer, Draft, Effect, Grant, Lease, LeaseHolder, Rules, Status, Step};
-use leaf_id_core::registry::LARGEST_LEAD_MS;
-use leaf_id_core::state::Refusal;
+use leaf_id_core::lease::{Answer, Effect, Grant, Lease, LeaseHolder, Question, Status, Step};
 
 use crate::files;
 use crate::files::lease::HolderIdentity;
@@ -27,7 +24,7 @@ pub struct LeaseClient {
     written: Option<Lease>,
     /// A grant not yet written to the file, and whether it is a new one; see [`Effect::Use`].
     pending: Option<(Grant, bool)>,
-    asked: Option<(u64, Draft)>,
+    asked: Option<(u64, Question)>,
     /// Last problem logged, to log each one once.
     problem: Option<String>,
     file_problem: Option<String>,
@@ -35,32 +32,9 @@ pub struct LeaseClient {
     hurried_at_ms: i64,
 }
 
-fn rules() -> Rules {
-    Rules {
-        lease_ms: i64::from(guc::WORKER_LEASE.get()),
-        max_skew_ms: i64::from(guc::MAX_CLOCK_SKEW.get()),
-    }
-}
-
 /// A random token. Raises an error if the system has none.
 fn token() -> i64 {
     pg::strong_random().cast_signed()
-}
-
-/// Max lead of ids over this clock, plus the max difference to the clock of a server that shares the
-/// worker id, in milliseconds: a promoted registry's own server starts above both.
-fn max_lead_ms() -> i64 {
-    let reservation_ms = i64::from(guc::TIMESTAMP_RESERVATION.get());
-    (i64::from(guc::MAX_CLOCK_LEAD.get()) + reservation_ms).min(LARGEST_LEAD_MS)
-}
-
-/// Timestamp of the last id, or the floor for the next one, in Unix milliseconds.
-fn last_ms(area: &Area) -> i64 {
-    let snowflake = &area.snowflake;
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let last_ms = snowflake.generator.last().ms.saturating_add(epoch_ms);
-    let floor = snowflake.floor();
-    floor.map_or(last_ms, |floor| floor.ms.max(last_ms))
 }
 
 fn identity(registry: &Registry) -> HolderIdentity {
@@ -146,12 +120,10 @@ impl LeaseClient {
         if effect != Effect::Keep {
             return (effect, Some(1));
         }
-        let now = pg::boot_ms();
-        match self.holder.step(now) {
-            Step::Close => (Effect::Close(Refusal::LeaseEnded), Some(1)),
+        match self.holder.step(pg::clocks()) {
             Step::Wait(ms) => (Effect::Keep, ms.map(|ms| ms + 1)),
             Step::Ask => {
-                let effect = self.ask(now);
+                let effect = self.ask();
                 // If no request could be sent, try again.
                 (effect, self.asked.is_none().then_some(1))
             }
@@ -160,7 +132,7 @@ impl LeaseClient {
 
     /// Handles the reply to the request in flight, if it has arrived.
     fn listen(&mut self) -> Effect {
-        let Some((number, draft)) = self.asked else {
+        let Some((number, question)) = self.asked else {
             return Effect::Keep;
         };
         let Some(reply) = self.area.registry().take_reply(number) else {
@@ -169,8 +141,7 @@ impl LeaseClient {
         self.asked = None;
         let (effect, source) = match reply {
             LeaseReply::Answered(answer, detail) => {
-                let question = draft.at(answer.sent.boot_ms);
-                let effect = self.holder.hear(&question, &answer, rules(), token);
+                let effect = self.holder.hear(&question, &answer, token);
                 self.note_answer(&answer, &detail.get(), &effect);
                 (effect, WorkerIdSource::Registry)
             }
@@ -194,18 +165,18 @@ impl LeaseClient {
     }
 
     /// Sends the request that is due.
-    fn ask(&mut self, now: i64) -> Effect {
+    fn ask(&mut self) -> Effect {
         self.holder.prepare(token);
         if self.write_down().is_err() {
             // Retry as after an unanswered request.
-            let effect = self.holder.fail(now, rules());
+            let effect = self.holder.fail(pg::clocks());
             return self.follow(effect, WorkerIdSource::File);
         }
-        let draft = self.holder.ask(now, rules());
+        let question = self.holder.ask();
         let name = &self.registry.database;
         let database = pg::transaction(|| match pg::find_database(name) {
             Ok(database) => database.ok_or_else(|| format!("database \"{name}\" does not exist")),
-            Err(pg::CatalogLocked) => Err("somebody has locked pg_database".into()),
+            Err(pg::CatalogLocked) => Err("another session has locked pg_database".into()),
         });
         let database = match database {
             Ok(database) => database,
@@ -216,18 +187,15 @@ impl LeaseClient {
         };
         let server = self.registry.server.as_deref().unwrap_or_default();
         let number = self.area.registry().ask(LeaseQuestion {
-            draft,
+            question,
             node_name: Text::new(&self.identity.node_name),
             database,
             server: Text::new(server),
             timeout_ms: i64::from(guc::CLAIM_TIMEOUT.get()),
-            last_ms: last_ms(self.area),
-            max_skew_ms: rules().max_skew_ms,
-            max_lead_ms: max_lead_ms(),
             epoch_ms: self.identity.epoch_ms,
             layout: self.identity.layout,
         });
-        self.asked = Some((number, draft));
+        self.asked = Some((number, question));
         Effect::Keep
     }
 
@@ -270,14 +238,16 @@ impl LeaseClient {
         let now = pg::clocks();
         let registry = &self.identity.registry;
         self.area.registry().tell_lease(|status| {
-            status.away_since_ms.get_or_insert(now.wall_ms);
+            status.not_renewed_since_ms.get_or_insert(now.wall_ms);
             status.last_error = Text::new(error);
         });
-        let text = format!(
-            "worker registry \"{registry}\" does not answer; snowflake ids stop when the lease expires: {error}"
-        );
+        let effect = match self.holder.grant() {
+            Some(_) => "; snowflake ids stop when the lease is used up",
+            None => "",
+        };
+        let text = format!("worker registry \"{registry}\" does not answer{effect}: {error}");
         self.log(text);
-        self.holder.fail(now.boot_ms, rules())
+        self.holder.fail(now)
     }
 
     /// Logs a problem once.
@@ -293,43 +263,51 @@ impl LeaseClient {
         let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
         let offset = here_ms.saturating_sub(answer.registry_ms);
         let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
-        let unclear = answer.status == Status::Clock && *effect == Effect::Keep;
         self.area.registry().tell_lease(|status| {
-            status.away_since_ms = None;
             status.clock_offset_ms = Some(offset);
             status.peers_offset_ms = peers;
-            status.last_error = if answer.status == Status::Granted {
-                Text::EMPTY
-            } else {
-                Text::new(detail)
+            (status.not_renewed_since_ms, status.last_error) = match answer.outcome {
+                Ok(_) => (None, Text::EMPTY),
+                Err(_) => {
+                    let since_ms = status.not_renewed_since_ms;
+                    (
+                        since_ms.or(Some(answer.received.wall_ms)),
+                        Text::new(detail),
+                    )
+                }
             };
         });
-        if answer.status == Status::Granted {
-            if self.problem.take().is_some() {
-                let (id, registry) = (answer.worker_id, &self.identity.registry);
-                pgrx::log!("leaf_id: worker registry \"{registry}\" has granted worker id {id}");
+        let registry = &self.identity.registry;
+        match answer.outcome {
+            Ok(grant) => {
+                if self.problem.take().is_some() {
+                    let id = grant.worker_id;
+                    pgrx::log!("leaf_id: worker registry \"{registry}\" has leased worker id {id}");
+                }
             }
-        } else if !unclear {
-            // Do not log durations and offsets, which differ in each answer.
-            let detail = match answer.status {
-                Status::Grace => "it was promoted or restored a moment ago",
-                Status::Clock => "the clock is off",
-                _ => detail,
-            };
-            let registry = &self.identity.registry;
-            self.log(format!(
-                "worker registry \"{registry}\" grants no worker id: {detail}"
-            ));
+            // The request was slow, and the clock may be right.
+            Err(Status::Clock) if *effect == Effect::Keep => {}
+            Err(status) => {
+                // Do not log times and offsets, which differ in each answer.
+                let detail = match status {
+                    Status::Moved => "it was promoted or restored",
+                    Status::Clock => "the clock is off",
+                    _ => detail,
+                };
+                let act = match self.holder.grant() {
+                    Some(_) => "does not renew the lease",
+                    None => "leases no worker id",
+                };
+                self.log(format!("worker registry \"{registry}\" {act}: {detail}"));
+            }
         }
     }
 
     fn note_grant(&self, grant: &Grant, source: WorkerIdSource) {
-        let now = pg::clocks();
-        let until_ms = now.wall_ms + grant.until_boot_ms.saturating_sub(now.boot_ms);
         self.area.registry().tell_lease(|status| {
             status.source = source;
             status.worker_id = grant.worker_id;
-            status.until_ms = Some(until_ms);
+            status.until_ms = Some(grant.reserved_until_ms);
         });
     }
 }

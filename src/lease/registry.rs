@@ -6,8 +6,8 @@ use core::ffi::CStr;
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place,
-    Registry, Reply, Requester, Row, Tables, decide,
+    Bounds, Decision, Event, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place, Registry,
+    Reply, Requester, Row, Tables, decide,
 };
 
 use crate::error::{Failure, RegistryError};
@@ -25,8 +25,6 @@ static WORKER: Shape = Shape::new(
         (c"token", Type::Bigint),
         (c"leased_at", Type::Timestamp),
         (c"renewed_at", Type::Timestamp),
-        (c"lease_until", Type::Timestamp),
-        (c"lease_ms", Type::Integer),
         (c"reserved_until_ms", Type::Bigint),
         (c"floor_ms", Type::Bigint),
         (c"clock_offset_ms", Type::Bigint),
@@ -38,7 +36,6 @@ static WORKER: Shape = Shape::new(
         c"leaf_worker_id_range",
         c"leaf_worker_node_name_length",
         c"leaf_worker_role_name_length",
-        c"leaf_worker_lease_range",
         c"leaf_worker_reserved_range",
         c"leaf_worker_floor_range",
         c"leaf_worker_holder",
@@ -57,12 +54,9 @@ static REGISTRY: Shape = Shape::new(
         (c"epoch_ms", Type::Bigint),
         (c"layout", Type::Text),
         (c"moved_at", Type::Timestamp),
-        (c"grace_since_ms", Type::Bigint),
-        (c"grace_server_start", Type::Timestamp),
         (c"moved_floor_ms", Type::Bigint),
         (c"max_skew_ms", Type::Integer),
-        (c"max_lease_ms", Type::Integer),
-        (c"max_lead_ms", Type::Integer),
+        (c"grant_ahead_ms", Type::Integer),
         (c"max_ids_per_role", Type::Integer),
     ],
     &[
@@ -70,8 +64,7 @@ static REGISTRY: Shape = Shape::new(
         c"leaf_registry_layout_valid",
         c"leaf_registry_moved_floor_range",
         c"leaf_registry_max_skew_range",
-        c"leaf_registry_max_lease_range",
-        c"leaf_registry_max_lead_range",
+        c"leaf_registry_grant_ahead_range",
         c"leaf_registry_max_ids_range",
     ],
 )
@@ -127,7 +120,6 @@ pub fn ask(
     loop {
         let here = Here {
             place: tables.here,
-            server_start: pg::server_start(),
             epoch_ms: guc::epoch_ms(),
             layout: guc::layout(),
             arrived_ms,
@@ -135,7 +127,8 @@ pub fn ask(
                 WorkerId::Fixed(worker_id) => Some(worker_id),
                 WorkerId::Unset | WorkerId::Auto => None,
             },
-            now: pg::clocks(),
+            now_ms: pg::now_ms(),
+            max_lead_ms: max_lead_ms(),
             format_ms: pg::format_ms,
         };
         let requester = Requester {
@@ -145,6 +138,9 @@ pub fn ask(
         match decide(tables.known(), &request, &requester, &here) {
             Next::LockRegistry => tables.lock_registry()?,
             Next::LockRow { worker_id, wait } => tables.lock_row(worker_id, wait),
+            Next::StartOver { worker_id } => {
+                return Err(Failure::Registry(RegistryError::RowChanged { worker_id }));
+            }
             Next::Done(decision) => {
                 tables.write(&decision);
                 log(&decision);
@@ -164,36 +160,10 @@ fn requester(client: &Client) -> Requester<'_> {
     }
 }
 
-/// Releases a worker id from its holder.
-///
-/// # Errors
-/// It has no holder, or belongs to another role.
-pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
-    pg::prevent_if_read_only(c"leaf_worker_release()");
-    let client = pg::client();
-    let Some(worker_id) = worker_id else {
-        return Err(Failure::Registry(RegistryError::Null {
-            function: "leaf_worker_release",
-        }));
-    };
-    let not_leased = Failure::Registry(RegistryError::NotLeased { worker_id });
-    // An earlier call in this statement may have written the row.
-    pg::see_own_changes();
-    let table = open(&WORKER, Access::Write)?;
-    let Some(stored) = table.lock(&Value::Integer(worker_id)) else {
-        return Err(not_leased);
-    };
-    let row = worker_row(&stored);
-    if row.holder.is_none() {
-        return Err(not_leased);
-    }
-    if !row.admits(&requester(&client)) {
-        return Err(Failure::Registry(RegistryError::OtherRolesWorkerId {
-            worker_id,
-        }));
-    }
-    write_worker(&table, Some(&stored), &row.released());
-    Ok(())
+/// How far ids of another server with this server's worker id may lead this clock: the max lead,
+/// plus the max difference of their clocks.
+fn max_lead_ms() -> i64 {
+    i64::from(guc::MAX_CLOCK_LEAD.get()) + i64::from(guc::TIMESTAMP_RESERVATION.get())
 }
 
 /// Retires a worker id, or puts it back into service.
@@ -207,7 +177,13 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
         }));
     };
     pg::prevent_if_read_only(c"leaf_worker_retire()");
-    change(worker_id, |_, row| Ok(Row { retired, ..row }))
+    change(worker_id, |_, row| {
+        Ok(if retired || !row.retired {
+            Row { retired, ..row }
+        } else {
+            row.back_in_service(pg::now_ms() + max_lead_ms())
+        })
+    })
 }
 
 /// Retires an unused worker id, for ids that somebody composes with timestamps up to `until`, a
@@ -308,6 +284,8 @@ impl Opened {
             database: pg::database(),
             relation: oid(&REGISTRY)?,
         };
+        // Before the terms are read: see leaf_await_renewals().
+        let worker = open(&WORKER, Access::Write)?;
         let origin = open(&ORIGIN, Access::Read)?;
         let origin = origin.get(&ONE).as_ref().and_then(place);
         let registry = open(&REGISTRY, Access::Read)?;
@@ -317,7 +295,7 @@ impl Opened {
             origin,
             registry,
             locked: None,
-            worker: open(&WORKER, Access::Write)?,
+            worker,
             rows: Vec::new(),
             stored: Vec::new(),
         };
@@ -418,9 +396,16 @@ impl Opened {
 fn log(decision: &Decision) {
     for event in &decision.events {
         match event {
-            Event::Moved => pgrx::log!(
-                "leaf_id: the worker registry was promoted or restored and may have forgotten leases: it grants no worker ids for the duration of one lease"
-            ),
+            Event::Moved => {
+                let registry = decision.registry.as_ref();
+                let until_ms = registry.map_or(0, |registry| {
+                    registry.moved_floor_ms.unwrap_or(0) + registry.bounds.max_skew_ms
+                });
+                let until = pg::format_ms(until_ms);
+                pgrx::log!(
+                    "leaf_id: the worker registry was promoted or restored and may have forgotten leases: it only renews until {until}"
+                );
+            }
             Event::Leased(worker_id) => {
                 let rows = decision.rows.iter();
                 let row = rows.rev().find(|row| row.worker_id == *worker_id);
@@ -483,7 +468,6 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
             epoch_ms: None,
             layout: None,
             moved_at_ms: None,
-            grace: None,
             moved_floor_ms: None,
             bounds: Bounds::DEFAULT,
         };
@@ -494,28 +478,22 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
         epoch_ms: row.bigint(6),
         layout: (row.text(7)).and_then(|text| Layout::parse(&String::from_utf8(text).ok()?)),
         moved_at_ms: row.timestamp(8).map(to_ms),
-        grace: (row.bigint(9).zip(row.timestamp(10))).map(|(since_boot_ms, server_start)| Grace {
-            since_boot_ms,
-            server_start,
-        }),
-        moved_floor_ms: row.bigint(11),
+        moved_floor_ms: row.bigint(9),
         bounds: Bounds {
-            max_skew_ms: bound(12, Bounds::DEFAULT.max_skew_ms),
-            max_lease_ms: bound(13, Bounds::DEFAULT.max_lease_ms),
-            max_lead_ms: bound(14, Bounds::DEFAULT.max_lead_ms),
-            max_ids_per_role: row.integer(15).map(i64::from),
+            max_skew_ms: bound(10, Bounds::DEFAULT.max_skew_ms),
+            grant_ahead_ms: bound(11, Bounds::DEFAULT.grant_ahead_ms),
+            max_ids_per_role: row.integer(12).map(i64::from),
         },
     }
 }
 
 /// The columns of a registry's row. `layout` is passed as text.
-fn registry_columns<'a>(registry: &Registry, layout: Option<&'a str>) -> [(usize, Value<'a>); 15] {
+fn registry_columns<'a>(registry: &Registry, layout: Option<&'a str>) -> [(usize, Value<'a>); 12] {
     let Registry {
         place,
         epoch_ms,
         layout: _,
         moved_at_ms,
-        grace,
         moved_floor_ms,
         bounds,
     } = registry;
@@ -532,16 +510,10 @@ fn registry_columns<'a>(registry: &Registry, layout: Option<&'a str>) -> [(usize
         (6, optional(*epoch_ms)),
         (7, text(layout.map(str::as_bytes))),
         (8, from_ms(*moved_at_ms)),
-        (9, optional(grace.map(|grace| grace.since_boot_ms))),
-        (
-            10,
-            grace.map_or(Value::Null, |grace| Value::Timestamp(grace.server_start)),
-        ),
-        (11, optional(*moved_floor_ms)),
-        (12, integer(bounds.max_skew_ms)),
-        (13, integer(bounds.max_lease_ms)),
-        (14, integer(bounds.max_lead_ms)),
-        (15, bounds.max_ids_per_role.map_or(Value::Null, integer)),
+        (9, optional(*moved_floor_ms)),
+        (10, integer(bounds.max_skew_ms)),
+        (11, integer(bounds.grant_ahead_ms)),
+        (12, bounds.max_ids_per_role.map_or(Value::Null, integer)),
     ]
 }
 
@@ -560,14 +532,12 @@ fn worker_row(row: &pg::Row) -> Row {
         token: row.bigint(5).unwrap_or(0),
         leased_at_ms: row.timestamp(6).map(to_ms),
         renewed_at_ms: row.timestamp(7).map(to_ms),
-        lease_until_ms: row.timestamp(8).map(to_ms),
-        lease_ms: row.integer(9).map_or(0, i64::from),
-        reserved_until_ms: row.bigint(10).unwrap_or(0),
-        floor_ms: row.bigint(11).unwrap_or(0),
-        clock_offset_ms: row.bigint(12),
-        retired: row.boolean(13).unwrap_or(false),
-        address: row.text(14),
-        host: row.boolean(15).unwrap_or(false),
+        reserved_until_ms: row.bigint(8).unwrap_or(0),
+        floor_ms: row.bigint(9).unwrap_or(0),
+        clock_offset_ms: row.bigint(10),
+        retired: row.boolean(11).unwrap_or(false),
+        address: row.text(12),
+        host: row.boolean(13).unwrap_or(false),
     }
 }
 
@@ -581,14 +551,12 @@ fn write_worker(table: &Table, stored: Option<&pg::Row>, row: &Row) {
         (5, Value::Bigint(row.token)),
         (6, from_ms(row.leased_at_ms)),
         (7, from_ms(row.renewed_at_ms)),
-        (8, from_ms(row.lease_until_ms)),
-        (9, integer(row.lease_ms)),
-        (10, Value::Bigint(row.reserved_until_ms)),
-        (11, Value::Bigint(row.floor_ms)),
-        (12, optional(row.clock_offset_ms)),
-        (13, Value::Boolean(row.retired)),
-        (14, text(row.address.as_deref())),
-        (15, Value::Boolean(row.host)),
+        (8, Value::Bigint(row.reserved_until_ms)),
+        (9, Value::Bigint(row.floor_ms)),
+        (10, optional(row.clock_offset_ms)),
+        (11, Value::Boolean(row.retired)),
+        (12, text(row.address.as_deref())),
+        (13, Value::Boolean(row.host)),
     ];
     match (stored, &columns) {
         (Some(stored), [_, changes @ ..]) => table.update(stored, changes),

@@ -31,12 +31,6 @@ pub fn in_recovery() -> bool {
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
-/// Start time of the server, as a TimestampTz.
-pub fn server_start() -> i64 {
-    // SAFETY: a global of a single-threaded process.
-    unsafe { pg_sys::PgStartTime }
-}
-
 /// Port of the server.
 pub fn port() -> u16 {
     // SAFETY: a global of a single-threaded process.

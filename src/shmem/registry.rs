@@ -7,7 +7,7 @@
 //! Protected by its own lock.
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Answer, Draft};
+use leaf_id_core::lease::{Answer, Question};
 
 use super::databases::Launcher;
 use super::lock::Locked;
@@ -25,8 +25,8 @@ pub type Explanation = Text<EXPLANATION>;
 /// A request to the registry, with everything the registrar needs.
 #[derive(Clone, Copy)]
 pub struct LeaseQuestion {
-    /// The question; completed once connected.
-    pub draft: Draft,
+    /// The question.
+    pub question: Question,
     /// Name of this server.
     pub node_name: Text<MAX_NAME>,
     /// Oid of the database to connect to.
@@ -35,12 +35,6 @@ pub struct LeaseQuestion {
     pub server: Text<MAX_NAME>,
     /// Timeout, in milliseconds.
     pub timeout_ms: i64,
-    /// Timestamp of the last id, or the floor for the next one, in Unix milliseconds.
-    pub last_ms: i64,
-    /// `leaf_id.max_clock_skew`, in milliseconds.
-    pub max_skew_ms: i64,
-    /// Max lead of ids over the clock, in milliseconds.
-    pub max_lead_ms: i64,
     /// `leaf_id.epoch`.
     pub epoch_ms: i64,
     /// Layout of this server's ids.
@@ -76,10 +70,10 @@ pub struct LeaseStatus {
     pub source: WorkerIdSource,
     /// Worker id of the last lease.
     pub worker_id: u16,
-    /// End of the lease, by the local clock.
+    /// R: no id has a later timestamp.
     pub until_ms: Option<i64>,
-    /// Start of the registry's outage; `None` if it answers.
-    pub away_since_ms: Option<i64>,
+    /// Time of the first request since the last grant that was not granted; `None` if there is none.
+    pub not_renewed_since_ms: Option<i64>,
     /// This server's clock minus the registry's.
     pub clock_offset_ms: Option<i64>,
     /// The median of the other servers' clocks minus the registry's.
@@ -95,7 +89,7 @@ impl LeaseStatus {
         source: WorkerIdSource::Setting,
         worker_id: 0,
         until_ms: None,
-        away_since_ms: None,
+        not_renewed_since_ms: None,
         clock_offset_ms: None,
         peers_offset_ms: None,
         last_error: Text::EMPTY,

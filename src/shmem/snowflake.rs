@@ -25,14 +25,11 @@ pub struct Snowflake {
     pub generator: Generator,
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
-    /// End of the worker id's lease, by [`pg::boot_ms`]; [`FOR_EVER`] if the worker id is not
-    /// leased. Zeroed memory has no valid lease.
-    lease_until_boot_ms: AtomicI64,
     // Off the hot path, and rarely written.
     /// See [`State::pack`].
     state: AtomicI64,
     /// End of the time recorded by the worker registry, in Unix milliseconds; nothing later is
-    /// reserved. Written by the [`Writer`].
+    /// reserved. [`FOR_EVER`] if the worker id is not leased. Written by the [`Writer`].
     recorded_until_ms: AtomicI64,
     /// Set by a session that found the reservation used up.
     pub reservation_wanted: AtomicU32,
@@ -155,26 +152,15 @@ impl Snowflake {
         self.configured_worker_id.store(number, Ordering::Release);
     }
 
-    /// True if the worker id may be used now: it is not leased, or its lease has not ended.
-    #[inline]
-    pub fn may_issue(&self) -> bool {
-        let until = self.lease_until_boot_ms.load(Ordering::Acquire);
-        until == FOR_EVER || pg::boot_ms() < until
-    }
-
-    /// Sets the limits of a lease; both [`FOR_EVER`] if the worker id is not leased. They are
-    /// raised only for the same holder of the same worker id; otherwise the generator must be
-    /// closed first.
-    pub fn set_lease(&self, _writer: &Writer<'_>, until_boot_ms: i64, recorded_until_ms: i64) {
-        self.recorded_until_ms
-            .store(recorded_until_ms, Ordering::Release);
-        self.lease_until_boot_ms
-            .store(until_boot_ms, Ordering::Release);
+    /// Sets the end of the recorded time. It is raised only for the same holder of the same worker
+    /// id; otherwise the generator must be closed first.
+    pub fn set_recorded(&self, _writer: &Writer<'_>, until_ms: i64) {
+        self.recorded_until_ms.store(until_ms, Ordering::Release);
     }
 
     /// True if the worker id is leased.
     pub fn is_leased(&self) -> bool {
-        self.lease_until_boot_ms.load(Ordering::Acquire) != FOR_EVER
+        self.recorded_until_ms() != FOR_EVER
     }
 
     /// Latest time that may be reserved, in Unix milliseconds.

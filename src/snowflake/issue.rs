@@ -49,7 +49,6 @@ fn try_next(area: &Area, full: Option<Full>) -> Result<i64, Stall> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let issued = snowflake.generator.next(
         || pg::now_ms() - epoch_ms,
-        || snowflake.may_issue(),
         |most| random::with(|rng| rng.random_range(0..=most)),
         full,
     )?;
@@ -111,7 +110,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 }
             },
             Stall::EndOfTime => return Err(Failure::Snowflake(SnowflakeError::EndOfTime)),
-            Stall::Closed | Stall::Unreserved | Stall::Unleased => {
+            Stall::Closed | Stall::Unreserved => {
                 let is_unreserved = stall == Stall::Unreserved;
                 if let Some(ms) = wait_for_launcher(area, &deadline, is_unreserved)? {
                     waiting.sleep(ms, WaitEvent::Snowflake);
@@ -135,13 +134,7 @@ fn wait_for_launcher(
     let snowflake = &area.snowflake;
     state::check(area, deadline)?;
     let Some(left) = deadline.left_ms() else {
-        // Also if no launcher was running to close the generator.
-        let ended = snowflake.generator.is_open() && !snowflake.may_issue();
-        return Err(if ended {
-            state::lease_ended(&area.registry().lease_status())
-        } else {
-            state::timed_out(area, deadline)
-        });
+        return Err(state::timed_out(area, deadline));
     };
     let late = deadline.elapsed_ms() >= LATE_MS;
     if is_unreserved && late && reservation::renew_late(snowflake)? {

@@ -154,7 +154,6 @@ impl Keeper {
             lead: generator.lead(),
             reserved_until_ms: generator.reserved_until() + self.epoch_ms,
             now_ms: pg::now_ms(),
-            boot_ms: pg::boot_ms(),
         }
     }
 
@@ -174,10 +173,7 @@ impl Keeper {
             Action::ShowFloor(floor) => snowflake.show_floor(floor),
             Action::SetLead(lead) => snowflake.generator.set_lead(lead),
             Action::ShowLead(reason) => snowflake.show_lead(reason),
-            Action::SetLease {
-                until_boot_ms,
-                recorded_until_ms,
-            } => snowflake.set_lease(writer, until_boot_ms, recorded_until_ms),
+            Action::SetRecorded(until_ms) => snowflake.set_recorded(writer, until_ms),
             Action::StopLeasing => self.client = None,
             Action::Hurry => {
                 if let Some(client) = self.client.as_mut() {

@@ -4,7 +4,6 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::{Terms, late_renewal};
 
 use crate::error::{Failure, SnowflakeError};
@@ -78,7 +77,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
         return Ok(false);
     };
     let generator = &snowflake.generator;
-    if !generator.is_open() || !snowflake.may_issue() {
+    if !generator.is_open() {
         return Ok(false);
     }
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -86,9 +85,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     let worker_id = last.worker_id;
     let terms = Terms {
         reservation_ms: reservation_ms(),
-        // Includes the registry's limit.
-        configured_lead_ms: generator.lead().max_ms,
-        granted_lead_ms: FOR_EVER,
+        max_lead_ms: generator.lead().max_ms,
     };
     let Some(until_ms) = late_renewal(
         pg::now_ms(),

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::Terms;
 use leaf_id_core::state::{Refusal, State};
 
@@ -94,8 +93,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
     };
     let terms = Terms {
         reservation_ms: reservation_ms(),
-        configured_lead_ms: max_lead_ms(),
-        granted_lead_ms: FOR_EVER,
+        max_lead_ms: max_lead_ms(),
     };
     // The file's contents are lost, and ids may have led the clock.
     let until_ms = if damaged {

@@ -47,12 +47,9 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
     let status = area.registry().lease_status();
     match refusal {
         // Unless a renewal is in progress.
-        Refusal::LeaseEnded if status.away_since_ms.is_some() => Some(lease_ended(&status)),
+        Refusal::TimeUsedUp if status.not_renewed_since_ms.is_some() => Some(used_up(&status)),
         // The registry may still answer.
-        Refusal::LeaseEnded
-        | Refusal::NoAnswer
-        | Refusal::RegistryGrace
-        | Refusal::WorkerIdLost => None,
+        Refusal::TimeUsedUp | Refusal::NoAnswer | Refusal::RegistryMoved => None,
         Refusal::FileProblem => Some(Failure::Snowflake(SnowflakeError::ReservationFile {
             reason: "the reason is in the server's log.".into(),
         })),
@@ -101,9 +98,10 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
             "Ids of an earlier run or of another server may carry times that are too far ahead of the clock until {}.",
             pg::format_ms(until_ms)
         ),
-        State::Refused(Refusal::LeaseEnded) => return lease_ended(&status),
+        // Also if no launcher was running to notice.
+        State::Refused(Refusal::TimeUsedUp) => return used_up(&status),
         State::Refused(Refusal::NoAnswer) | State::Starting if !registry.is_empty() => {
-            match status.away_since_ms {
+            match status.not_renewed_since_ms {
                 Some(since) => format!(
                     "Worker registry \"{registry}\" has leased nothing since {}: {}.",
                     pg::format_ms(since),
@@ -112,9 +110,9 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
                 None => format!("Worker registry \"{registry}\" has not answered yet."),
             }
         }
-        State::Refused(Refusal::RegistryGrace | Refusal::WorkerIdLost) => {
+        State::Refused(Refusal::RegistryMoved) => {
             format!(
-                "Worker registry \"{registry}\" grants no worker id: {}.",
+                "Worker registry \"{registry}\" leases no worker id: {}.",
                 said()
             )
         }
@@ -126,16 +124,18 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
     Failure::Snowflake(SnowflakeError::Timeout {
         timeout_ms: deadline.timeout_ms(),
         detail,
-        asked: status.away_since_ms.is_some(),
+        // After a move, nothing is to be mended.
+        asked: status.not_renewed_since_ms.is_some()
+            && area.snowflake.state() != State::Refused(Refusal::RegistryMoved),
     })
 }
 
-/// The error after the end of the lease.
-pub fn lease_ended(status: &LeaseStatus) -> Failure {
-    Failure::Snowflake(SnowflakeError::LeaseEnded {
+/// The error when the lease leaves no time.
+fn used_up(status: &LeaseStatus) -> Failure {
+    Failure::Snowflake(SnowflakeError::LeaseUsedUp {
         worker_id: status.worker_id,
         registry: status.registry.get(),
-        away_since: status.away_since_ms.map(pg::format_ms),
+        not_renewed_since: status.not_renewed_since_ms.map(pg::format_ms),
         said: for_monitors(status.last_error.get()),
     })
 }

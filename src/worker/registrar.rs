@@ -59,17 +59,11 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
 
 /// The request to send.
 fn asked(request: &LeaseQuestion, sent: Clocks) -> registry::LeaseRequest {
-    let question = request.draft.at(sent.boot_ms);
-    // Ids may lead the clock.
-    let above_ms = sent.wall_ms.max(request.last_ms);
     registry::LeaseRequest {
-        question,
+        question: request.question,
         system_identifier: pg::system_identifier().cast_signed(),
         node_name: request.node_name.get().into_bytes(),
         now_ms: sent.wall_ms,
-        reserve_until_ms: above_ms.saturating_add(question.lease_ms),
-        max_skew_ms: request.max_skew_ms,
-        max_lead_ms: request.max_lead_ms,
         epoch_ms: request.epoch_ms,
         layout: request.layout,
     }
@@ -84,8 +78,9 @@ fn understand(
 ) -> Result<LeaseReply, String> {
     let answer = reply.heard(sent, received);
     // A larger worker id would change the timestamp of an id.
-    let answer = answer.filter(|answer| answer.worker_id <= layout.max_worker_id());
-    let answer = answer.ok_or("its answer is not understood")?;
+    if (answer.outcome).is_ok_and(|grant| grant.worker_id > layout.max_worker_id()) {
+        return Err("its answer is not understood".into());
+    }
     let detail = reply.outcome.err().map(|refusal| refusal.detail);
     let detail = Explanation::new(&detail.unwrap_or_default());
     Ok(LeaseReply::Answered(answer, detail))

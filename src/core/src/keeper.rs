@@ -1,8 +1,7 @@
 //! State machine of the snowflake generator: when to open it, with which worker id and above which
 //! floor, when to renew its reservation, and why to close it. It has no access to the clock, the
 //! file, shared memory or the registry: the launcher passes its observations to [`Keeper::step`]
-//! and executes the result. Times in Unix milliseconds, except those of the monotonic clock
-//! (`boot`).
+//! and executes the result. Times in Unix milliseconds.
 //!
 //! # Turns
 //!
@@ -39,13 +38,11 @@
 //! | any | Look: no registry is set | Refused: NoRegistrySet | stop leasing, close, wait |
 //! | any | Look: the first registry, or another one | Starting | stop leasing, close, begin a lease |
 //! | any | Look: the same registry | the same | lease |
-//! | Refused: LeaseEnded | Lease: no answer | the same | wait |
-//! | any | Lease: refused | Refused, with the reason | close, set an empty lease, wait |
-//! | any | Lease: granted, not a continuation | Starting | close, set the lease; go on |
-//! | any | Lease: grant continued | the same | set the lease; go on |
-//! | any | Lease: the grant has ended | Refused: LeaseEnded | close, wait |
-//! | any | Lease: the clock is past the recorded time | the same | ask the registry soon, wait |
-//! | not Open with `w` | File: nothing above the floor is recorded | the same | ask the registry soon, wait |
+//! | any | Lease: refused | Refused, with the reason | close, set no recorded time, wait |
+//! | any | Lease: granted, not a continuation | Starting | close, set the recorded time; go on |
+//! | any | Lease: grant continued | the same | set the recorded time; go on |
+//! | any | Lease: the clock or the last id has come to the recorded time | the same | show that, ask the registry soon, wait |
+//! | not Open with `w` | File: nothing above the floor is recorded | the same | show that, ask the registry soon, wait |
 //! | Open with `w` | Look, Lease | the same | reserve, or wake and wait, or wait: [`Renewal::decide`] |
 //! | not Open with `w` | Look, Lease | the same | read |
 //! | not Open with `w` | File: the floor is within the max lead | the same | reserve: [`Opening::decide`] |
@@ -103,6 +100,8 @@ pub struct Keeper {
     resets: u32,
     standby: bool,
     lease: Lease,
+    /// The time that the registry has recorded leaves nothing to reserve.
+    is_used_up: bool,
     leased_as: LeasedAs,
     /// The worker id is leased, by configuration.
     leased: bool,
@@ -141,6 +140,7 @@ impl Keeper {
             resets,
             standby: in_recovery,
             lease: Lease::None,
+            is_used_up: false,
             leased_as: LeasedAs::None,
             leased: false,
             previous_worker_id: None,
@@ -170,6 +170,9 @@ impl Keeper {
     /// The state for the views.
     fn shown(&self) -> State {
         match self.state {
+            State::Open { .. } | State::Starting if self.is_used_up => {
+                State::Refused(Refusal::TimeUsedUp)
+            }
             State::Open { .. } if self.problem.is_some() => State::Refused(Refusal::FileProblem),
             state => state,
         }
@@ -224,6 +227,7 @@ impl Keeper {
 
     /// Forgets the lease, if any, and closes.
     fn stop_leasing(&mut self) {
+        self.is_used_up = false;
         if !matches!(self.lease, Lease::None) {
             self.lease = Lease::None;
             self.act(Action::StopLeasing);
@@ -348,7 +352,7 @@ impl Keeper {
             now_ms: seen.now_ms,
             epoch_ms: self.epoch_ms,
             layout: self.layout,
-            terms: turn.terms(None),
+            terms: turn.terms(),
             system_identifier: file.system_identifier,
             timeline: file.timeline,
             leased,
@@ -386,10 +390,7 @@ impl Keeper {
             Configured::Unset => self.unconfigured(&turn),
             Configured::Fixed(worker_id) => {
                 self.stop_leasing();
-                self.act(Action::SetLease {
-                    until_boot_ms: FOR_EVER,
-                    recorded_until_ms: FOR_EVER,
-                });
+                self.act(Action::SetRecorded(FOR_EVER));
                 let usable = Usable {
                     worker_id,
                     floor: Some(floor),
@@ -438,19 +439,14 @@ impl Keeper {
     }
 
     fn follow_lease(&mut self, seen: &Seen, turn: Turn, effect: Effect) -> Then {
+        self.is_used_up = false;
         match effect {
             Effect::Keep => {}
-            // Keep LeaseEnded, which ends waiting calls at once.
-            Effect::Close(Refusal::NoAnswer)
-                if self.state == State::Refused(Refusal::LeaseEnded) => {}
             Effect::Close(refusal) => {
                 self.lease = Lease::Asked;
                 self.close(State::Refused(refusal));
-                // Without a lease, nothing may be reserved.
-                self.act(Action::SetLease {
-                    until_boot_ms: 0,
-                    recorded_until_ms: 0,
-                });
+                // Without a grant, nothing may be reserved.
+                self.act(Action::SetRecorded(0));
             }
             Effect::Use { grant, anew } => {
                 // Before the new grant takes effect: time reserved for another holder or another
@@ -458,23 +454,14 @@ impl Keeper {
                 if anew {
                     self.close(State::Starting);
                 }
-                self.act(Action::SetLease {
-                    until_boot_ms: grant.until_boot_ms,
-                    recorded_until_ms: grant.reserved_until_ms,
-                });
+                self.act(Action::SetRecorded(grant.reserved_until_ms));
                 self.lease = Lease::Granted(grant);
             }
         }
         let Lease::Granted(grant) = self.lease else {
             return self.wait(&turn, None);
         };
-        if seen.boot_ms >= grant.until_boot_ms {
-            self.lease = Lease::Asked;
-            self.close(State::Refused(Refusal::LeaseEnded));
-            return self.wait(&turn, None);
-        }
         if seen.now_ms >= grant.reserved_until_ms {
-            // The clock was set forward past what the registry has recorded.
             return self.hurry(&turn);
         }
         let usable = Usable {
@@ -487,6 +474,8 @@ impl Keeper {
 
     /// Asks the registry soon, because its recorded time is used up.
     fn hurry(&mut self, turn: &Turn) -> Then {
+        sometimes!("generator: the granted time is used up");
+        self.is_used_up = true;
         self.act(Action::Hurry);
         self.wait(turn, Some(RETRY_MS))
     }
@@ -504,7 +493,7 @@ impl Keeper {
             return Then::Read;
         }
         self.others = None;
-        let terms = turn.terms(usable.grant);
+        let terms = turn.terms();
         self.set_lead(seen, &turn, terms);
         let renewal = Renewal {
             now_ms: seen.now_ms,
@@ -518,6 +507,8 @@ impl Keeper {
         match renewal.decide() {
             Renew::Later(ms) => self.wait(&turn, ms),
             Renew::Until(until_ms) => self.reserve(seen, turn, &usable, until_ms, None),
+            // Ids may lead the clock.
+            Renew::Enough if seen.last_ms >= usable.recorded_until_ms() => self.hurry(&turn),
             Renew::Enough => self.renewed(&turn, terms),
         }
     }
@@ -537,7 +528,7 @@ impl Keeper {
         let left_behind = retired
             .into_iter()
             .filter(|(worker_id, _)| *worker_id == usable.worker_id);
-        let terms = turn.terms(usable.grant);
+        let terms = turn.terms();
         self.others = self.find_others(seen, &usable, terms);
         let opening = Opening {
             now_ms: seen.now_ms,
@@ -601,7 +592,7 @@ impl Keeper {
             worker_id,
             since_ms: seen.now_ms,
             above,
-            terms: turn.terms(usable.grant),
+            terms: turn.terms(),
         };
         self.phase = Phase::Writing(turn, writing);
         Then::Reserve {

@@ -1,29 +1,27 @@
 //! The lease of a worker id, holder side: the decisions of a server that has a lease or requests
 //! one. No access to the clocks, the file or the registry.
 //!
-//! Uniqueness argument. Let R be the time that the registry has recorded as reserved for a worker
-//! id; the registry never lowers it.
-//! 1. A holder issues ids with timestamps up to an R that was recorded while it was the holder and
-//!    that was reported to it ([`Grant::reserved_until_ms`]). The generator's reservation never
+//! A lease is a segment of time, as a segment of a tag is one of numbers: the registry grants
+//! (worker id, floor, R), and the holder issues ids with timestamps in (floor, R].
+//!
+//! 1. The registry has recorded R before the holder knows it. The generator's reservation never
 //!    exceeds it.
-//! 2. A change of holder returns a floor of at least R to the new holder; from then on the old one
-//!    cannot raise R. A server that repeats its request after a lost answer gets the same floor
-//!    again.
+//! 2. R is never lowered, and the floor of another holder is at least R. A server that repeats its
+//!    request after a lost answer gets the same floor again.
 //! 3. A restarted server bounds the ids of its last run by its reservation (I7), and proves by a
 //!    token in a file that it is the server known to the registry. A copy cannot prove it: see
 //!    [`Lease::of_file`].
 //!
-//! So the ids of two holders are disjoint, whatever their clocks do and whenever they stop or
-//! resume. The lease and its end only decide when the registry may reassign the worker id. The
-//! lease runs on the monotonic clock, starting before the request was sent.
+//! So the segments of one worker id are disjoint, and so are the ids of its holders, whatever their
+//! clocks do and whenever they stop or resume. No lease ends by a clock: a holder whose R is used up
+//! has no time left to reserve. The monotonic clock only paces requests.
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
-//! | Remembered: a grant of an earlier run | no answer, and the grant has not ended | Holding |
-//! | any | a grant | Holding |
-//! | Holding | the grant ends; the clock is off; the worker id is lost or held by another server | Out |
-//! | | no answer; any other refusal | Holding, until the grant ends |
-//! | Remembered, Out | a refusal | Out |
+//! | any | a grant | holding |
+//! | holding | a refusal, or no answer | holding, up to R |
+//! | remembering a grant of an earlier run | no answer | holding |
+//! | remembering, or without a grant | a refusal | without a grant |
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +29,7 @@ use crate::sometimes;
 use crate::state::Refusal;
 
 /// Both clocks of a server, read at the same time, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Clocks {
     /// CLOCK_BOOTTIME: monotonic, and includes time while suspended.
     pub boot_ms: i64,
@@ -39,35 +37,31 @@ pub struct Clocks {
     pub wall_ms: i64,
 }
 
-/// Settings, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
-    /// Requested duration of a lease.
-    pub lease_ms: i64,
-    /// Max difference between clocks.
-    pub max_skew_ms: i64,
+impl Clocks {
+    fn plus(self, ms: i64) -> Self {
+        Self {
+            boot_ms: self.boot_ms.saturating_add(ms),
+            wall_ms: self.wall_ms.saturating_add(ms),
+        }
+    }
 }
 
-/// A grant by the registry.
+/// A segment of time of a worker id. Times in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Grant {
     /// The worker id.
     pub worker_id: u16,
-    /// Ids must have later timestamps, in Unix milliseconds.
+    /// Ids must have later timestamps.
     pub floor_ms: i64,
-    /// Ids must not have later timestamps, in Unix milliseconds.
+    /// R: ids must not have later timestamps.
     pub reserved_until_ms: i64,
-    /// Max lead of ids over the clock, in milliseconds.
-    pub max_lead_ms: i64,
-    /// End of the lease, by the monotonic clock.
-    pub until_boot_ms: i64,
 }
 
 /// The durable state of a lease: written to the file before a grant is used, and before a request
 /// is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Lease {
-    /// Last grant.
+    /// Last grant; `None` if it was refused, or must not be used any more.
     pub grant: Option<Grant>,
     /// Token that the registry recorded with it; 0 if none.
     pub token: i64,
@@ -91,129 +85,83 @@ impl Lease {
     /// The part of a lease file that is valid at startup.
     ///
     /// A disk may have been copied while its server ran, and that server may still be running. So
-    /// after a reboot the token is used only if it was written at a clean shutdown: nobody was
-    /// running then, and of two copies the first to present the token invalidates the other.
-    /// `next_token` is redrawn, since the other copy has it, too. Not detected: an original that is
-    /// restarted without a reboot and uses its file because only its own connection to the registry
-    /// is down, while its copy presents the token. Never presenting the token would cover that, but
-    /// then every reboot would have to wait for the end of the lease.
+    /// after a reboot nothing but the token is used, and only if it was written at a clean shutdown:
+    /// no server was running then, and of two copies the first to present the token invalidates the
+    /// other. `next_token` is redrawn, since the other copy has it, too. Not detected: an original
+    /// that is restarted without a reboot and uses its file because only its own connection to the
+    /// registry is down, while its copy presents the token. Never presenting the token would cover
+    /// that, but then every reboot would take another worker id.
     #[must_use]
     pub fn of_file(self, found: FoundFile) -> Self {
-        if !found.original || !(found.same_boot || found.clean) {
-            return Self::default();
-        }
-        if found.same_boot {
-            return self;
-        }
-        let ended = |grant| Grant {
-            until_boot_ms: i64::MIN,
-            ..grant
-        };
-        Self {
-            grant: self.grant.map(ended),
-            token: self.token,
-            next_token: 0,
+        match found {
+            FoundFile {
+                original: true,
+                same_boot: true,
+                ..
+            } => self,
+            FoundFile {
+                original: true,
+                clean: true,
+                ..
+            } => Self {
+                grant: None,
+                token: self.token,
+                next_token: 0,
+            },
+            _ => Self::default(),
         }
     }
-}
-
-/// Kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Request a worker id: the one this server had, or another one.
-    Claim,
-    /// Extend the lease of the worker id that this server holds.
-    Renew,
-}
-
-/// A worker id that a server holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Held {
-    /// The worker id.
-    pub worker_id: u16,
-    /// End of its reservation, in Unix milliseconds.
-    pub reserved_until_ms: i64,
 }
 
 /// A question to the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Question {
-    /// Kind of request.
-    pub kind: Kind,
     /// Token that proves the sender's identity; 0 if none.
     pub token: i64,
     /// Token to be recorded for the next request.
     pub next_token: i64,
-    /// Worker id held and the end of its reservation. Sent only if the lease cannot have ended when
-    /// the request arrives: then nobody else can have the worker id, even if the registry has
-    /// forgotten it.
-    pub held: Option<Held>,
-    /// Requested duration of the lease, in milliseconds.
-    pub lease_ms: i64,
+    /// The segment that the sender has. A registry that may have forgotten it goes by it.
+    pub held: Option<Grant>,
 }
 
-/// A request that is due but not yet sent. Its contents depend on the time of sending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Draft {
-    question: Question,
-    /// Time from which a claim omits `held`, by the monotonic clock.
-    hidden_from_boot_ms: i64,
-}
-
-impl Draft {
-    /// The question to send at `boot_ms`, read together with the request's `now_ms`. Connecting
-    /// takes time, and the lease may have ended since the request became due.
-    #[must_use]
-    pub fn at(&self, boot_ms: i64) -> Question {
-        let shows = self.question.kind == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
-        Question {
-            held: self.question.held.filter(|_| shows),
-            ..self.question
-        }
-    }
-}
-
-/// Status of an answer.
+/// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The worker id is leased to this server.
-    Granted,
-    /// The lease of this node belongs to another server, or to a copy of this one.
-    Held,
-    /// All worker ids are leased or retired.
+    /// No worker id is free, or this server's name or role has as many as it may have.
     Full,
-    /// The registry was promoted or restored, and assigns no worker ids during its grace.
-    Grace,
+    /// The registry was promoted or restored, and may have forgotten grants.
+    Moved,
     /// The clocks differ too much.
     Clock,
-    /// The worker id is retired.
-    Retired,
-    /// The worker id is no longer leased to this server.
-    Lost,
     /// The registry is for another epoch.
     Epoch,
     /// The registry is for another layout.
     Layout,
 }
 
+impl Status {
+    /// The state of a generator that has no grant because of it. `by_ms`: how far the clock is off.
+    fn refusal(self, by_ms: i64) -> Refusal {
+        match self {
+            Self::Full => Refusal::NoFreeWorkerId,
+            Self::Moved => Refusal::RegistryMoved,
+            Self::Clock => Refusal::ClockSkew { by_ms },
+            Self::Epoch => Refusal::OtherEpoch,
+            Self::Layout => Refusal::OtherLayout,
+        }
+    }
+}
+
 /// Answer of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Status.
-    pub status: Status,
-    /// If granted: the worker id.
-    pub worker_id: u16,
-    /// If granted: ids must have later timestamps, in Unix milliseconds.
-    pub floor_ms: i64,
-    /// If granted: ids must not have later timestamps, in Unix milliseconds.
-    pub reserved_until_ms: i64,
-    /// If granted: duration of the lease in milliseconds, at most as requested.
-    pub lease_ms: i64,
-    /// If granted: max lead of ids over the clock, in milliseconds.
-    pub max_lead_ms: i64,
-    /// Clock skew that the registry tolerates for this server, in milliseconds.
+    /// The grant, or why there is none.
+    pub outcome: Result<Grant, Status>,
+    /// How far ahead of the clock the registry grants, in milliseconds. It is asked again after a
+    /// third of that.
+    pub ahead_ms: i64,
+    /// Max clock skew that the registry tolerates, in milliseconds.
     pub max_skew_ms: i64,
     /// Registry's clock when it read the request, in Unix milliseconds.
     pub registry_ms: i64,
@@ -228,19 +176,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Lower bound for the distance of this server's clock from both the registry's and its peers'
-    /// (negative if behind), in milliseconds. `None` if it is within what this server and the
-    /// registry tolerate. A slow request proves little, since the two clocks were read at unknown
-    /// moments in it.
+    /// Lower bound for the distance of this server's clock from the registry's, or from its peers'
+    /// (negative if behind), in milliseconds. `None` if it is within what the registry tolerates. A
+    /// slow request proves little, since the two clocks were read at unknown moments in it.
     #[must_use]
-    pub fn skew(&self, max_skew_ms: i64) -> Option<i64> {
-        let max_skew_ms = max_skew_ms.min(self.max_skew_ms);
+    pub fn skew(&self) -> Option<i64> {
         let outside = |reference_ms: i64| {
             let ahead = self.sent.wall_ms.saturating_sub(reference_ms);
             let behind = self.received.wall_ms.saturating_sub(reference_ms);
-            if ahead > max_skew_ms && behind > max_skew_ms {
+            if ahead > self.max_skew_ms && behind > self.max_skew_ms {
                 Some(ahead.min(behind))
-            } else if behind < -max_skew_ms && ahead < -max_skew_ms {
+            } else if behind < -self.max_skew_ms && ahead < -self.max_skew_ms {
                 Some(ahead.max(behind))
             } else {
                 None
@@ -256,8 +202,6 @@ impl Answer {
 /// Next action of a lease holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Stop issuing; the lease has ended.
-    Close,
     /// Send a request; see [`LeaseHolder::ask`].
     Ask,
     /// Wait this many milliseconds, or until an answer arrives.
@@ -271,51 +215,42 @@ pub enum Effect {
     Use {
         /// The grant.
         grant: Grant,
-        /// The grant does not continue the previous one: treat it as another holder's, and discard
-        /// the previous reservation.
+        /// The grant does not continue the previous one: discard the previous reservation.
         anew: bool,
     },
-    /// Stop issuing.
+    /// There is no grant.
     Close(Refusal),
     /// No change.
     Keep,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Standing {
-    /// The grant is from an earlier run and not in use yet.
-    Remembered,
-    /// The grant is in use.
-    Holding,
-    /// No grant is in use.
-    Out,
 }
 
 /// State of a server that leases its worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseHolder {
     lease: Lease,
-    standing: Standing,
-    /// The registry has confirmed the grant in this run and not revoked it.
-    renewable: bool,
+    /// The grant is from an earlier run and not in use yet.
+    is_remembered: bool,
     asking: bool,
-    /// Time of the next request, by the monotonic clock.
-    ask_at_ms: i64,
+    /// Time of the next request, by whichever clock comes to it first: the monotonic one does not
+    /// see a pause of the virtual machine.
+    ask_at: Clocks,
+    /// See [`Answer::ahead_ms`]; of the last answer in this run.
+    ahead_ms: i64,
     /// Consecutive requests that were not granted.
     failures: u32,
 }
 
 /// Initial retry interval, in milliseconds.
 const RETRY_MS: i64 = 1000;
-/// Max retry interval. A tenth of a lease applies if shorter, but at least [`MIN_RETRY_MS`].
+/// Max retry interval. A tenth of what is granted ahead applies if shorter, but at least
+/// [`MIN_RETRY_MS`].
 const MAX_RETRY_MS: i64 = 30_000;
 const MIN_RETRY_MS: i64 = 100;
-
-/// End of a lease for its holder, given the time of the request. A thousandth earlier than for the
-/// registry, since the clocks of two machines run at slightly different rates.
-fn end_of_lease(sent_boot_ms: i64, lease_ms: i64) -> i64 {
-    sent_boot_ms.saturating_add(lease_ms - lease_ms / 1000)
-}
+/// At once.
+const NOW: Clocks = Clocks {
+    boot_ms: i64::MIN,
+    wall_ms: i64::MIN,
+};
 
 impl LeaseHolder {
     /// A server that has just started, with the state from its file.
@@ -323,10 +258,10 @@ impl LeaseHolder {
     pub fn new(lease: Lease) -> Self {
         Self {
             lease,
-            standing: Standing::Remembered,
-            renewable: false,
+            is_remembered: true,
             asking: false,
-            ask_at_ms: i64::MIN,
+            ask_at: NOW,
+            ahead_ms: i64::MAX,
             failures: 0,
         }
     }
@@ -340,30 +275,21 @@ impl LeaseHolder {
     /// The grant in use.
     #[must_use]
     pub fn grant(&self) -> Option<Grant> {
-        self.lease
-            .grant
-            .filter(|_| self.standing == Standing::Holding)
-    }
-
-    fn live(&self, boot_ms: i64) -> Option<Grant> {
-        self.lease
-            .grant
-            .filter(|grant| boot_ms < grant.until_boot_ms)
+        self.lease.grant.filter(|_| !self.is_remembered)
     }
 
     /// The next action.
-    pub fn step(&mut self, boot_ms: i64) -> Step {
-        let until = self.grant().map(|grant| grant.until_boot_ms);
-        if until.is_some_and(|until| boot_ms >= until) {
-            self.standing = Standing::Out;
-            return Step::Close;
+    #[must_use]
+    pub fn step(&self, now: Clocks) -> Step {
+        if self.asking {
+            return Step::Wait(None);
         }
-        if !self.asking && boot_ms >= self.ask_at_ms {
-            return Step::Ask;
+        let boot_ms = self.ask_at.boot_ms.saturating_sub(now.boot_ms);
+        let wall_ms = self.ask_at.wall_ms.saturating_sub(now.wall_ms);
+        match boot_ms.min(wall_ms) {
+            ..=0 => Step::Ask,
+            ms => Step::Wait(Some(ms)),
         }
-        let ask_at = (!self.asking).then_some(self.ask_at_ms);
-        let next = until.into_iter().chain(ask_at).min();
-        Step::Wait(next.map(|at| at.saturating_sub(boot_ms)))
     }
 
     /// Draws the token of the next request. If true, [`LeaseHolder::lease`] must be written to the
@@ -377,50 +303,29 @@ impl LeaseHolder {
     }
 
     /// The request that is due; it counts as sent from now on.
-    pub fn ask(&mut self, boot_ms: i64, rules: Rules) -> Draft {
+    pub fn ask(&mut self) -> Question {
         self.asking = true;
-        let live = self.live(boot_ms);
-        let kind = if self.renewable && live.is_some() {
-            Kind::Renew
-        } else {
-            Kind::Claim
-        };
-        // The request may be in transit for long, and arrive at a promoted registry that has
-        // forgotten a later holder. Send `held` only if it is still valid when such a registry
-        // reads it: that rejects requests older than the max skew, and its clock may differ from
-        // its predecessor's by as much again.
-        let late_ms = rules.max_skew_ms.saturating_mul(2);
-        let until_boot_ms = live.map_or(boot_ms, |grant| grant.until_boot_ms);
-        Draft {
-            question: Question {
-                kind,
-                token: self.lease.token,
-                next_token: self.lease.next_token,
-                held: live.map(|grant| Held {
-                    worker_id: grant.worker_id,
-                    reserved_until_ms: grant.reserved_until_ms,
-                }),
-                lease_ms: rules.lease_ms,
-            },
-            hidden_from_boot_ms: until_boot_ms.saturating_sub(late_ms),
+        let Lease {
+            grant,
+            token,
+            next_token,
+        } = self.lease;
+        Question {
+            token,
+            next_token,
+            held: grant,
         }
     }
 
-    /// Handles a request that will not be answered. `boot_ms` is the current time.
-    pub fn fail(&mut self, boot_ms: i64, rules: Rules) -> Effect {
-        self.asking = false;
-        self.again(boot_ms, rules);
-        match self.standing {
-            Standing::Holding => Effect::Keep,
-            // The registry was asked first; without an answer the earlier grant is valid.
-            Standing::Remembered => match self.live(boot_ms) {
-                Some(grant) => {
-                    self.standing = Standing::Holding;
-                    Effect::Use { grant, anew: true }
-                }
-                None => Effect::Close(Refusal::NoAnswer),
-            },
-            Standing::Out => Effect::Close(Refusal::NoAnswer),
+    /// Handles a request that will not be answered.
+    pub fn fail(&mut self, now: Clocks) -> Effect {
+        self.again(now);
+        // The registry was asked first; without an answer the earlier grant is valid.
+        let was_remembered = core::mem::take(&mut self.is_remembered);
+        match self.lease.grant {
+            Some(grant) if was_remembered => Effect::Use { grant, anew: true },
+            Some(_) => Effect::Keep,
+            None => Effect::Close(Refusal::NoAnswer),
         }
     }
 
@@ -429,108 +334,68 @@ impl LeaseHolder {
         &mut self,
         question: &Question,
         answer: &Answer,
-        rules: Rules,
         draw: impl FnMut() -> i64,
     ) -> Effect {
-        self.asking = false;
-        let now = answer.received.boot_ms;
-        match answer.status {
-            Status::Granted => self.granted(question, answer, draw),
-            Status::Clock => {
-                self.again(now, rules);
-                self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
-                match answer.skew(rules.max_skew_ms) {
-                    Some(by_ms) => {
-                        sometimes!("lease: refused for the clock");
-                        self.out(Refusal::ClockSkew { by_ms })
-                    }
-                    // The request was slow, and the clock may be right.
-                    None => Effect::Keep,
-                }
-            }
-            Status::Retired | Status::Lost => {
-                self.again(now, rules);
-                // The first time, request a replacement at once.
-                if core::mem::take(&mut self.renewable) {
-                    self.ask_at_ms = now;
-                }
-                if answer.status == Status::Retired && self.standing == Standing::Holding {
-                    sometimes!("lease: kept though retired");
-                    // A retired worker id is not reassigned, so the rest of the lease remains
-                    // valid.
-                    return Effect::Keep;
-                }
-                sometimes!("lease: lost");
-                self.out(Refusal::WorkerIdLost)
-            }
-            Status::Held => self.refused(now, rules, Refusal::HeldByOther),
-            Status::Full => self.kept(now, rules, Refusal::NoFreeWorkerId),
-            Status::Grace => self.kept(now, rules, Refusal::RegistryGrace),
-            Status::Epoch => self.kept(now, rules, Refusal::OtherEpoch),
-            Status::Layout => self.kept(now, rules, Refusal::OtherLayout),
+        self.ahead_ms = answer.ahead_ms;
+        match answer.outcome {
+            Ok(grant) => self.granted(question, grant, answer.sent, draw),
+            Err(status) => self.refused(status, answer),
         }
     }
 
-    fn refused(&mut self, boot_ms: i64, rules: Rules, refusal: Refusal) -> Effect {
-        self.again(boot_ms, rules);
-        self.out(refusal)
-    }
-
-    /// Handles a refusal that leaves a lease in use valid until its end.
-    fn kept(&mut self, boot_ms: i64, rules: Rules, refusal: Refusal) -> Effect {
-        if self.standing == Standing::Holding {
-            self.again(boot_ms, rules);
+    fn refused(&mut self, status: Status, answer: &Answer) -> Effect {
+        self.again(answer.received);
+        if self.grant().is_some() {
+            sometimes!("lease: kept though refused");
             return Effect::Keep;
         }
-        self.refused(boot_ms, rules, refusal)
+        // The registry knows better what became of a grant of an earlier run.
+        self.is_remembered = false;
+        self.lease.grant = None;
+        let by_ms = answer.skew();
+        if status == Status::Clock {
+            self.ask_at = earliest(self.ask_at, answer.received.plus(RETRY_MS));
+            if by_ms.is_none() {
+                // The request was slow, and the clock may be right.
+                return Effect::Keep;
+            }
+            sometimes!("lease: refused for the clock");
+        }
+        Effect::Close(status.refusal(by_ms.unwrap_or(0)))
     }
 
-    fn out(&mut self, refusal: Refusal) -> Effect {
-        self.standing = Standing::Out;
-        Effect::Close(refusal)
-    }
-
-    fn again(&mut self, boot_ms: i64, rules: Rules) {
-        let longest = (rules.lease_ms / 10).clamp(MIN_RETRY_MS, MAX_RETRY_MS);
+    /// After a request that was not granted.
+    fn again(&mut self, now: Clocks) {
+        self.asking = false;
+        let longest = (self.ahead_ms / 10).clamp(MIN_RETRY_MS, MAX_RETRY_MS);
         let pause = RETRY_MS
             .saturating_mul(1 << self.failures.min(10))
             .min(longest);
         self.failures = self.failures.saturating_add(1);
-        self.ask_at_ms = boot_ms.saturating_add(pause);
+        self.ask_at = now.plus(pause);
     }
 
     fn granted(
         &mut self,
         question: &Question,
-        answer: &Answer,
+        grant: Grant,
+        sent: Clocks,
         draw: impl FnMut() -> i64,
     ) -> Effect {
         let before = self.grant();
-        let lease_ms = answer.lease_ms;
         sometimes!(
             "lease: another worker id than before",
-            before.is_some_and(|before| before.worker_id != answer.worker_id)
+            before.is_some_and(|before| before.worker_id != grant.worker_id)
         );
-        // A promoted registry may have forgotten the floor.
-        let remembered = self.lease.grant.filter(|g| g.worker_id == answer.worker_id);
-        let floor_ms = remembered.map_or(answer.floor_ms, |g| g.floor_ms.max(answer.floor_ms));
-        let grant = Grant {
-            worker_id: answer.worker_id,
-            floor_ms,
-            reserved_until_ms: answer.reserved_until_ms,
-            max_lead_ms: answer.max_lead_ms,
-            until_boot_ms: end_of_lease(answer.sent.boot_ms, lease_ms),
-        };
         self.lease = Lease {
             grant: Some(grant),
             token: question.next_token,
             next_token: other_token(question.next_token, draw),
         };
-        self.renewable = true;
+        self.is_remembered = false;
+        self.asking = false;
         self.failures = 0;
-        self.standing = Standing::Holding;
-        let third = (lease_ms / 3).max(MIN_RETRY_MS);
-        self.ask_at_ms = answer.sent.boot_ms.saturating_add(third);
+        self.ask_at = sent.plus((self.ahead_ms / 3).max(MIN_RETRY_MS));
         let goes_on = before.is_some_and(|before| {
             before.worker_id == grant.worker_id
                 && before.floor_ms >= grant.floor_ms
@@ -544,7 +409,14 @@ impl LeaseHolder {
 
     /// Makes a request due at once.
     pub fn hurry(&mut self) {
-        self.ask_at_ms = i64::MIN;
+        self.ask_at = NOW;
+    }
+}
+
+fn earliest(a: Clocks, b: Clocks) -> Clocks {
+    Clocks {
+        boot_ms: a.boot_ms.min(b.boot_ms),
+        wall_ms: a.wall_ms.min(b.wall_ms),
     }
 }
 

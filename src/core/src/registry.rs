@@ -1,38 +1,40 @@
-//! The worker registry: decides which server issues snowflake ids with which worker id. No access
-//! to its tables or to the clocks.
+//! The worker registry: decides which server issues snowflake ids with which worker id, and up to
+//! which time. No access to its tables or to the clocks.
 //!
-//! Uniqueness argument. Let R be [`Row::reserved_until_ms`] of a worker id.
-//! 1. A holder issues ids with timestamps up to an R that was committed here while it was the
-//!    recorded holder and that was reported to it.
-//! 2. R is never lowered. A change of holder, except for the registry's own server (below), is one
-//!    transaction: it returns a floor of at least R to the new holder, all of whose ids have later
-//!    timestamps, and from then on the old holder cannot raise R.
-//! 3. A server that repeats its request after a lost answer gets the same floor again.
+//! # Why no id comes twice
 //!
-//! So the ids of two holders are disjoint, whatever their clocks do and whenever they stop. The
-//! lease only decides when the worker id may be reassigned.
+//! A grant is a segment of time, (floor, R], of a worker id. R ([`Row::reserved_until_ms`]) is
+//! committed before it is reported, and never lowered.
 //!
-//! A promoted registry, or one restored from a dump, may have lost leases. So on another timeline
-//! or at another place, nothing is assigned for the duration of one lease, the grace. During the
-//! grace holders renew, or reenter what they hold. Afterwards new holders start above a floor fixed
-//! once, at the end of the grace: everything lost is below it.
+//! 1. A renewal raises R for the holder. It shows the token of the row, which is drawn anew each
+//!    time: a copy of a server has the token of one renewal at most.
+//! 2. Another holder gets the worker id only when R has passed by every clock that the registry may
+//!    have, [`Bounds::max_skew_ms`] after it has passed by this one. Its floor is at least R.
+//! 3. A server that repeats its request after a lost answer is known by the token that it asked to
+//!    be recorded, and gets the same floor again.
 //!
-//! A promoted registry also has another clock. So a worker id is reassigned only once its lease has
-//! ended by that clock, too: [`Bounds::max_skew_ms`] after its end by this one.
+//! So the segments of two holders are disjoint, whatever their clocks do and whenever they stop.
 //!
-//! The worker id of the registry's own server is reserved for that server, whichever it is
-//! ([`Row::host`]). After a promotion it passes on at once, like a worker id that is not leased:
-//! the predecessor is down, and nobody else can have it.
+//! R is at most G ([`Bounds::grant_ahead_ms`]) ahead of both the registry's clock and the member's.
+//! So a registry that was promoted, or restored from a dump, knows a bound of everything that it
+//! may have forgotten: MF ([`Registry::moved_floor_ms`]), fixed at its first use. Until MF has
+//! passed by every clock, it trusts no row that has passed and no token. A holder whose row is
+//! there, under its name, shows the segment that it has, and goes on. All others wait. Later holders
+//! start above MF.
+//!
+//! The worker id of the registry's own server is kept for that server, whichever it is
+//! ([`Row::host`]). After a promotion it passes on at once, like a worker id set by hand: the
+//! predecessor is down, and no other server can have it.
 //!
 //! # Misbehaving members
 //!
-//! A member may claim anything about its clock, its name and its needs, so the owner's [`Bounds`]
-//! limit all of it:
-//! * Lease duration, clock skew, lead over the clock and reservation are clamped, and the answer
-//!   contains the clamped values. Clamping is safe: a holder uses no more than was reported to it.
+//! * A member may claim anything about its clock, its name and what it holds. Its clock can only
+//!   lower R. What it holds counts only where it is the holder on record, and up to MF.
 //! * Node names are scoped by role: another role's node of the same name is another node.
 //! * A role has at most [`Bounds::max_ids_per_role`] worker ids. Beyond that it can only reuse its
-//!   own worker ids whose leases have ended.
+//!   own worker ids that have passed.
+//! * A name has at most [`MAX_PER_NAME`] worker ids that have not passed. So a server that crashes
+//!   again and again, or is cloned, does not take them all.
 //! * A clock is compared with the median of the other members', with one vote per role: a role with
 //!   many made-up nodes has no more weight than a role with one. Real and made-up nodes of one role
 //!   cannot be distinguished. So if all members log in with the same role, each node has a vote.
@@ -42,16 +44,16 @@
 //!
 //! The caller invokes [`decide`] repeatedly, each time with the current contents of the tables. It
 //! returns [`Next::LockRegistry`] or [`Next::LockRow`] until everything the decision depends on is
-//! locked. The registry's row is locked for a claim, and for a renewal during the grace or after a
-//! move; then rows of worker ids. So renewals do not normally wait for one another.
+//! locked. A renewal locks its own row only, so renewals do not wait for one another. Everything
+//! else locks the registry's row first.
 
 mod decide;
 mod peers;
 mod terms;
 
-pub use decide::decide;
+pub use decide::{MAX_PER_NAME, decide};
 pub(crate) use terms::LONGEST_NAME;
 pub use terms::{
-    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LAST_MS,
-    LeaseRequest, Next, Peers, Place, Refusal, Registry, Reply, Requester, Row, Tables,
+    Bounds, Decision, Event, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Peers, Place,
+    Refusal, Registry, Reply, Requester, Row, Tables,
 };

@@ -41,37 +41,29 @@ use crate::state::Refusal;
 /// after a crash has to wait for it.
 const LEAST_MS: i64 = 50;
 
-/// Limits from the settings and the registry, in milliseconds.
+/// Limits from the settings, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// `leaf_id.timestamp_reservation`: how far ahead timestamps are reserved, and the max
     /// difference between the clocks of servers that share a worker id.
     pub reservation_ms: i64,
-    /// `leaf_id.max_clock_lead`.
-    pub configured_lead_ms: i64,
-    /// The registry's limit, also for a run that does not know its predecessor.
-    pub granted_lead_ms: i64,
+    /// `leaf_id.max_clock_lead`: max lead of ids over the clock, M.
+    pub max_lead_ms: i64,
 }
 
 impl Terms {
-    /// Max lead of ids over the clock: M.
-    #[must_use]
-    pub fn max_lead_ms(self) -> i64 {
-        self.configured_lead_ms.min(self.granted_lead_ms)
-    }
-
     /// Floor above all ids that servers with the same worker id may have issued until `now_ms`, by
     /// this server's clock: M + R above it.
     #[must_use]
     pub fn above_others_ms(self, now_ms: i64) -> i64 {
-        now_ms + self.max_lead_ms() + self.reservation_ms
+        now_ms + self.max_lead_ms + self.reservation_ms
     }
 
     /// The limits of the lead. `max_burst_ms`: `leaf_id.max_burst_lead`, reduced so that the
     /// reservation left by a crash fits on top.
     #[must_use]
     pub fn lead(self, max_burst_ms: i64) -> Lead {
-        let max_ms = self.max_lead_ms();
+        let max_ms = self.max_lead_ms;
         Lead {
             max_ms,
             burst_ms: max_burst_ms.min(max_ms - self.reservation_ms).max(0),
@@ -93,7 +85,7 @@ impl Terms {
         let from_ms = now_ms.max(last_ms);
         let least_ms = LEAST_MS.min(self.reservation_ms);
         let whole_ms = from_ms.saturating_add(self.reservation_ms);
-        let survivable_ms = now_ms + self.max_lead_ms() - least_ms;
+        let survivable_ms = now_ms + self.max_lead_ms - least_ms;
         whole_ms
             .min(survivable_ms)
             .max(from_ms.saturating_add(least_ms))
@@ -384,7 +376,7 @@ impl Opening {
     #[must_use]
     pub fn decide(self) -> Decision {
         let floor = self.floor();
-        let max_lead_ms = self.terms.max_lead_ms();
+        let max_lead_ms = self.terms.max_lead_ms;
         if floor.ms.saturating_sub(self.now_ms) <= max_lead_ms {
             return Decision::Open {
                 floor,

@@ -87,8 +87,6 @@ pub enum Stall {
     TooFarAhead(i64),
     /// The timestamp is not reserved; the reservation must be renewed first (I7).
     Unreserved,
-    /// The lease of the worker id has ended.
-    Unleased,
     /// The timestamp does not fit in the layout's bits (I8).
     EndOfTime,
 }
@@ -215,10 +213,9 @@ impl Generator {
         }
     }
 
-    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), `may_issue`
-    /// checks that the worker id may be used now, and `start` draws a sequence from 0 to its
-    /// argument for the first id of a millisecond. `full`: the millisecond that this call has
-    /// waited for, by its last [`Stall::Full`].
+    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), and `start`
+    /// draws a sequence from 0 to its argument for the first id of a millisecond. `full`: the
+    /// millisecond that this call has waited for, by its last [`Stall::Full`].
     ///
     /// The clock is read after the word, so that a word advanced by another session in between does
     /// not look like a clock that went back.
@@ -229,7 +226,6 @@ impl Generator {
     pub fn next(
         &self,
         mut now_ms: impl FnMut() -> i64,
-        mut may_issue: impl FnMut() -> bool,
         mut start: impl FnMut(u16) -> u16,
         full: Option<Full>,
     ) -> Result<Issued, Stall> {
@@ -249,7 +245,7 @@ impl Generator {
                 self.after_full(full, last.ms, now)?
             };
             let begins = ms > last.ms;
-            let lead_ms = self.check(ms, begins, now, &mut may_issue)?;
+            let lead_ms = self.check(ms, begins, now)?;
             let next = if begins {
                 let worker_id = last.worker_id;
                 let spread = (START_SPREAD - 1).min(layout.max_sequence() / 4);
@@ -281,13 +277,7 @@ impl Generator {
     /// Checks that the next id may have this timestamp: the conditions in the header. Returns its
     /// lead.
     #[inline]
-    fn check(
-        &self,
-        ms: i64,
-        begins: bool,
-        now_ms: i64,
-        may_issue: impl FnOnce() -> bool,
-    ) -> Result<i64, Stall> {
+    fn check(&self, ms: i64, begins: bool, now_ms: i64) -> Result<i64, Stall> {
         let lead_ms = ms - now_ms;
         if lead_ms > 0 {
             let max_ms = self.lead().max_ms;
@@ -300,9 +290,6 @@ impl Generator {
         }
         if begins && ms > self.reserved_until.load(Ordering::Acquire) {
             return Err(Stall::Unreserved);
-        }
-        if (begins || lead_ms > 0) && !may_issue() {
-            return Err(Stall::Unleased);
         }
         Ok(lead_ms)
     }
@@ -419,7 +406,7 @@ mod tests {
 
     #[test]
     fn zeroed_memory_issues_nothing() {
-        let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0, None);
+        let issued = |generator: &Generator, now| generator.next(|| now, |_| 0, None);
         // Includes the first millisecond of the epoch, which compares equal.
         for now in [-1, 0, 1, Layout::DEFAULT.max_ms()] {
             assert!(!zeroed().is_open());

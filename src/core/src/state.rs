@@ -27,21 +27,17 @@ numbered! {
         NoRegistrySet => "no worker registry",
         /// The registry has not assigned a worker id yet.
         NoAnswer => "worker registry does not answer",
-        /// The lease of the worker id has ended.
-        LeaseEnded => "lease ended",
-        /// Another server has this node's lease.
-        HeldByOther => "refused: another server has the worker id of this node",
-        /// All worker ids are leased or retired.
+        /// The lease leaves no time: ids have come to its end, and it was not renewed.
+        TimeUsedUp => "lease is used up",
+        /// No worker id is free, or this server's name or role has as many as it may have.
         NoFreeWorkerId => "refused: no free worker id",
         /// The clock is off.
         ClockSkew {
             /// Milliseconds ahead; negative if behind.
             by_ms
         } => "refused: clock is off",
-        /// The registry was promoted or restored and assigns no worker ids yet.
-        RegistryGrace => "worker registry grants no worker ids yet",
-        /// The worker id was revoked; requesting another one.
-        WorkerIdLost => "worker id was taken away",
+        /// The registry was promoted or restored, and grants worker ids only to servers that hold one.
+        RegistryMoved => "worker registry leases no worker ids yet",
         /// The members of the registry have another epoch.
         OtherEpoch => "refused: epoch is not that of the worker registry",
         /// The members of the registry have another layout.

@@ -27,8 +27,7 @@ const RESERVATION_MS: i64 = 2 * TICK_MS;
 const MAX_LEAD_MS: i64 = 4 * TICK_MS;
 const TERMS: Terms = Terms {
     reservation_ms: RESERVATION_MS,
-    configured_lead_ms: MAX_LEAD_MS,
-    granted_lead_ms: FOR_EVER,
+    max_lead_ms: MAX_LEAD_MS,
 };
 /// True time. The other times are relative to it, so that worlds recur.
 const NOW_MS: i64 = 1_000 * TICK_MS;
@@ -299,7 +298,7 @@ impl World {
         }
         let mut terms = TERMS;
         if !rules.hold(Rule::LeadOfOthers) {
-            terms.configured_lead_ms = 0;
+            terms.max_lead_ms = 0;
         }
         if !rules.hold(Rule::ClockOfOthers) {
             terms.reservation_ms = 0;

@@ -47,11 +47,10 @@ const TURNS_MS: i64 = 60;
 /// The launcher's retry interval after a failed write, unless a call waits.
 const RETRY_MS: i64 = 1_000;
 
-const fn terms(reservation_ms: i64, configured_lead_ms: i64) -> Terms {
+const fn terms(reservation_ms: i64, max_lead_ms: i64) -> Terms {
     Terms {
         reservation_ms,
-        configured_lead_ms,
-        granted_lead_ms: FOR_EVER,
+        max_lead_ms,
     }
 }
 
@@ -422,7 +421,7 @@ impl World {
         self.waiting_since_ms = None;
         (self.writes_since_ms, self.writes) = (self.now_ms, 0);
         // A wait is allowed if faults have added up to more than the max lead.
-        let mut expected_ms = self.terms.configured_lead_ms;
+        let mut expected_ms = self.terms.max_lead_ms;
         if self.is_unknown {
             expected_ms += self.terms.reservation_ms;
         }
@@ -437,7 +436,7 @@ impl World {
         }
         self.owed_ms = self.owed_ms.min(self.lead_ms());
         let owed_ms = self.owed_ms.max(0);
-        let most_ms = self.terms.configured_lead_ms - LEAST_MS;
+        let most_ms = self.terms.max_lead_ms - LEAST_MS;
         let wanted_ms = (owed_ms + self.terms.reservation_ms).min(most_ms);
         let until_ms = self.disk_ms() - self.wall_ms();
         self.owed_until_ms = (self.owed_until_ms.min(until_ms))
@@ -458,7 +457,7 @@ impl World {
     fn unknown(&mut self, happened: Happened) {
         self.is_unknown = true;
         let terms = self.terms;
-        let unknown_ms = terms.configured_lead_ms + terms.reservation_ms;
+        let unknown_ms = terms.max_lead_ms + terms.reservation_ms;
         self.owed_ms = if happened == Happened::OtherWorkerId {
             self.owed_ms.max(unknown_ms)
         } else {
@@ -544,7 +543,7 @@ impl World {
     fn above_ms(&self, above_ms: i64) -> i64 {
         let terms = self.terms;
         match self.broken {
-            Broken::UnknownFloor if self.is_unknown => above_ms - terms.configured_lead_ms,
+            Broken::UnknownFloor if self.is_unknown => above_ms - terms.max_lead_ms,
             Broken::ClockDifference if self.is_unknown => above_ms - terms.reservation_ms,
             Broken::EndOfMillisecond => above_ms - 1,
             _ => above_ms,
@@ -566,7 +565,6 @@ impl World {
         let mut input = Input::Look(self.look());
         loop {
             let wall_ms = self.wall_ms();
-            let boot_ms = self.now_ms;
             let fails = self.chance(50);
             let write_ms = if self.chance(20) { self.within(10) } else { 0 };
             let pristine = self.largest.is_empty() || self.broken == Broken::NewCluster;
@@ -581,7 +579,6 @@ impl World {
             let same_worker_id = self.broken == Broken::OtherWorkerId;
             let seen = Seen {
                 now_ms: wall_ms,
-                boot_ms,
                 last_ms: if from_the_file { 0 } else { last.ms },
                 last_worker_id: Some(if same_worker_id {
                     worker_id
@@ -695,7 +692,7 @@ impl World {
             registry_is_here: false,
             led: false,
             reservation_ms: terms.reservation_ms,
-            max_lead_ms: terms.configured_lead_ms,
+            max_lead_ms: terms.max_lead_ms,
             max_burst_ms: BURST_MS,
         }
     }
@@ -711,7 +708,7 @@ impl World {
         let running = server.running.as_ref().expect("a server that is up");
         let generator = &running.generator;
         let full = self.full.filter(|_| has_waited);
-        let issued = generator.next(|| wall_ms, || true, |most| start.min(most), full);
+        let issued = generator.next(|| wall_ms, |most| start.min(most), full);
         let stall = match issued {
             Ok(issued) => {
                 self.check(issued.id, disk_ms, issued.lead_ms);
@@ -750,7 +747,7 @@ impl World {
                 running.wanted = true;
             }
             Stall::TooFarAhead(_) => {}
-            Stall::Unleased | Stall::EndOfTime => unreachable!("{stall:?}"),
+            Stall::EndOfTime => unreachable!("{stall:?}"),
         }
         let since = match self.since {
             Some(since) => since,
@@ -803,7 +800,7 @@ impl World {
                 format!("{parts:?}, and {disk_ms} is on the disk"),
             );
         }
-        if lead_ms > self.terms.configured_lead_ms {
+        if lead_ms > self.terms.max_lead_ms {
             self.fails(Trouble::Lead, format!("{parts:?} leads by {lead_ms}"));
         }
         let real_ms = (parts.ms - self.wall_ms()).max(0);
@@ -821,7 +818,7 @@ impl World {
     /// Sets the live server's clock, within the allowed offset.
     fn set_clock(&mut self) {
         let apart_ms = match self.broken {
-            _ if self.alone => self.terms.configured_lead_ms - 1,
+            _ if self.alone => self.terms.max_lead_ms - 1,
             Broken::Clocks => 2 * self.terms.reservation_ms,
             _ => self.terms.reservation_ms,
         };
@@ -999,7 +996,7 @@ impl World {
     /// A server that is not simulated has issued ids with this worker id, as late as it may.
     fn use_elsewhere(&mut self, worker_id: u16) {
         let terms = self.terms;
-        let ms = self.now_ms + terms.reservation_ms / 2 + terms.configured_lead_ms;
+        let ms = self.now_ms + terms.reservation_ms / 2 + terms.max_lead_ms;
         let id = layout().compose(Parts {
             ms,
             worker_id,
@@ -1084,7 +1081,7 @@ fn show(terms: Terms, times: &BTreeMap<Happened, Times>) {
     let bounds = BOUNDS_MS.map(|ms| format!("{:>9}", format!("<= {ms}")));
     println!(
         "{:<16}{}     more  longest  excused",
-        format!("{}, {}", terms.reservation_ms, terms.configured_lead_ms),
+        format!("{}, {}", terms.reservation_ms, terms.max_lead_ms),
         bounds.concat()
     );
     for (happened, times) in times {
@@ -1129,7 +1126,7 @@ fn noticed(seed: u64, rounds: u64, broken: Broken) -> Option<Trouble> {
         let terms = TERMS[usize::try_from(round).unwrap_or(0) % TERMS.len()];
         let seed = seed.wrapping_add(round);
         let (trouble, text) = run(seed, terms, broken).trouble?;
-        let (reservation_ms, max_ms) = (terms.reservation_ms, terms.configured_lead_ms);
+        let (reservation_ms, max_ms) = (terms.reservation_ms, terms.max_lead_ms);
         println!("{broken:?}: {trouble:?} in round {round} ({reservation_ms}, {max_ms}); {text}");
         Some(trouble)
     });

@@ -19,7 +19,6 @@ use leaf_id_core::state::{LeadReason, Refusal, State};
 
 const EPOCH: i64 = 1_288_834_974_657;
 const NOW: i64 = 1_800_000_000_000;
-const BOOT: i64 = 70_000;
 const RESERVATION: i64 = 5_000;
 const MAX_LEAD: i64 = 10_000;
 /// Above everything that another server may have issued.
@@ -33,7 +32,6 @@ const LEAD: Lead = Lead {
 /// Clock at `NOW`, and a word that was never opened.
 const NEW: Seen = Seen {
     now_ms: NOW,
-    boot_ms: BOOT,
     last_ms: EPOCH,
     last_worker_id: None,
     is_open: false,
@@ -54,8 +52,6 @@ const GRANT: Grant = Grant {
     worker_id: 9,
     floor_ms: NOW - 10,
     reserved_until_ms: NOW + 60_000,
-    max_lead_ms: 15_000,
-    until_boot_ms: BOOT + 60_000,
 };
 
 fn look(configured: Configured) -> Look {
@@ -164,21 +160,12 @@ fn logged() -> Action {
     Action::Log(Message::FileProblem("why".into()))
 }
 
-fn set_lease(grant: Grant) -> Action {
-    Action::SetLease {
-        until_boot_ms: grant.until_boot_ms,
-        recorded_until_ms: grant.reserved_until_ms,
-    }
+fn set_recorded(grant: Grant) -> Action {
+    Action::SetRecorded(grant.reserved_until_ms)
 }
 
-const UNLIMITED: Action = Action::SetLease {
-    until_boot_ms: FOR_EVER,
-    recorded_until_ms: FOR_EVER,
-};
-const NOTHING: Action = Action::SetLease {
-    until_boot_ms: 0,
-    recorded_until_ms: 0,
-};
+const UNLIMITED: Action = Action::SetRecorded(FOR_EVER);
+const NOTHING: Action = Action::SetRecorded(0);
 
 fn floor(ms: i64, reason: Reason) -> Action {
     Action::ShowFloor(Floor { ms, reason })
@@ -276,6 +263,7 @@ struct Row {
 const OPEN: State = State::Open { worker_id: 5 };
 const HELD: State = State::Open { worker_id: 9 };
 const FILE: State = State::Refused(Refusal::FileProblem);
+const USED_UP: State = State::Refused(Refusal::TimeUsedUp);
 /// Until the floor above the ids of others may be used.
 const WAITING: State = State::WaitingOut {
     until_ms: NOW + RESERVATION,
@@ -586,22 +574,26 @@ fn rows_of_the_configuration() -> Vec<Row> {
 }
 
 fn rows_of_the_lease() -> Vec<Row> {
-    let ended = || {
-        after(then(
-            to_hold(),
-            [
-                (IN_USE, refused(Refusal::LeaseEnded)),
-                (IN_USE, leased(Registry::Same)),
-            ],
-        ))
+    let kept = || Input::Lease {
+        effect: Effect::Keep,
+        again_ms: None,
     };
-    let over = Seen {
-        boot_ms: GRANT.until_boot_ms,
-        ..IN_USE
-    };
+    let recorded_ms = GRANT.reserved_until_ms;
     let set_ahead = Seen {
-        now_ms: GRANT.reserved_until_ms,
+        now_ms: recorded_ms,
         ..IN_USE
+    };
+    let led_to_the_end = Seen {
+        now_ms: recorded_ms - 3,
+        last_ms: recorded_ms,
+        reserved_until_ms: recorded_ms,
+        ..IN_USE
+    };
+    let used_up = || then(to_hold(), [(set_ahead, kept())]);
+    let used_up_and_asking = || after(then(used_up(), [(set_ahead, leased(Registry::Same))]));
+    let more = Grant {
+        reserved_until_ms: recorded_ms + 60_000,
+        ..GRANT
     };
     vec![
         Row {
@@ -614,30 +606,12 @@ fn rows_of_the_lease() -> Vec<Row> {
             then: Then::Wait(Some(1)),
         },
         Row {
-            row: "Refused: LeaseEnded; Lease: no answer",
-            keeper: ended(),
-            seen: IN_USE,
-            input: refused(Refusal::NoAnswer),
-            shown: State::Refused(Refusal::LeaseEnded),
-            actions: vec![],
-            then: Then::Wait(Some(1)),
-        },
-        Row {
-            row: "Refused: LeaseEnded; Lease: refused",
-            keeper: ended(),
-            seen: IN_USE,
-            input: refused(Refusal::HeldByOther),
-            shown: State::Refused(Refusal::HeldByOther),
-            actions: vec![Action::Close, NOTHING],
-            then: Then::Wait(Some(1)),
-        },
-        Row {
             row: "Lease: granted, not a continuation",
             keeper: after(to_hold()),
             seen: IN_USE,
             input: granted(GRANT, true),
             shown: State::Starting,
-            actions: vec![Action::Close, set_lease(GRANT)],
+            actions: vec![Action::Close, set_recorded(GRANT)],
             then: Then::Read,
         },
         Row {
@@ -646,29 +620,62 @@ fn rows_of_the_lease() -> Vec<Row> {
             seen: IN_USE,
             input: granted(GRANT, false),
             shown: HELD,
-            actions: vec![set_lease(GRANT)],
+            actions: vec![set_recorded(GRANT)],
             then: Then::Wait(Some(7)),
         },
         Row {
-            row: "the grant has ended",
+            row: "the clock has come to the recorded time",
             keeper: after(to_hold()),
-            seen: over,
+            seen: set_ahead,
+            input: kept(),
+            shown: USED_UP,
+            actions: vec![Action::Hurry],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "ids have come to the recorded time, ahead of the clock",
+            keeper: after(to_hold()),
+            seen: led_to_the_end,
+            input: kept(),
+            shown: USED_UP,
+            actions: vec![Action::Hurry],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "used up: Look",
+            keeper: after(used_up()),
+            seen: set_ahead,
+            input: leased(Registry::Same),
+            shown: USED_UP,
+            actions: vec![],
+            then: Then::Lease { begin: None },
+        },
+        Row {
+            row: "used up: granted as much as before",
+            keeper: used_up_and_asking(),
+            seen: set_ahead,
             input: granted(GRANT, false),
-            shown: State::Refused(Refusal::LeaseEnded),
-            actions: vec![set_lease(GRANT), Action::Close],
+            shown: USED_UP,
+            actions: vec![set_recorded(GRANT), Action::Hurry],
             then: Then::Wait(Some(700)),
         },
         Row {
-            row: "the clock is beyond what the registry recorded",
-            keeper: after(to_hold()),
+            row: "used up: granted more",
+            keeper: used_up_and_asking(),
             seen: set_ahead,
-            input: Input::Lease {
-                effect: Effect::Keep,
-                again_ms: None,
-            },
+            input: granted(more, false),
             shown: HELD,
-            actions: vec![Action::Hurry],
-            then: Then::Wait(Some(1000)),
+            actions: vec![set_recorded(more)],
+            then: reserve(9, recorded_ms + RESERVATION),
+        },
+        Row {
+            row: "used up: a worker id is set",
+            keeper: after(used_up()),
+            seen: set_ahead,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![Action::StopLeasing, Action::Close, UNLIMITED],
+            then: Then::Read,
         },
     ]
 }
@@ -750,7 +757,7 @@ fn rows_of_opening() -> Vec<Row> {
             keeper: after(then(to_lease(), [(NEW, granted(all_used, true))])),
             seen: NEW,
             input: contents(clean(NOW - 100)),
-            shown: State::Starting,
+            shown: USED_UP,
             actions: vec![Action::Hurry],
             then: Then::Wait(Some(700)),
         },
@@ -1263,7 +1270,7 @@ fn each_state_comes_back_from_its_word() {
     ];
     let refusals = (0..).map_while(|number| Refusal::decode(number, NOW));
     states.extend(refusals.map(State::Refused));
-    assert_eq!(states.len(), 5 + 14);
+    assert_eq!(states.len(), 5 + 12);
     assert_eq!(State::Starting.pack(), 0);
     let mut seen = Vec::new();
     for state in states {
@@ -1283,7 +1290,7 @@ fn each_state_comes_back_from_its_word() {
     let far = State::WaitingOut { until_ms: i64::MAX }.pack();
     let until_ms = i64::MAX >> 8;
     assert_eq!(State::unpack(far), Some(State::WaitingOut { until_ms }));
-    assert_eq!(State::unpack(5 + 15), None);
+    assert_eq!(State::unpack(5 + 12), None);
     assert_eq!(State::unpack(0xff), None);
     assert_eq!(State::unpack((-1 << 8) | 4), None);
 }

@@ -682,7 +682,7 @@ mod snowflake {
     }
 
     fn issue(generator: &Generator, ms: i64, sequence: u16) -> Result<i64, Stall> {
-        let issued = generator.next(|| ms, || true, |_| sequence, None);
+        let issued = generator.next(|| ms, |_| sequence, None);
         issued.map(|issued| issued.id)
     }
 
@@ -762,7 +762,7 @@ mod snowflake {
         };
         assert_eq!(issue(&generator, 44, 0), Err(Stall::Full(full)));
         let issuer = move |generator: &Generator| {
-            let issued = generator.next(|| 45, || true, |_| 0, Some(full)).unwrap();
+            let issued = generator.next(|| 45, |_| 0, Some(full)).unwrap();
             assert_eq!(issued.lead_ms, 6);
             issued.id
         };

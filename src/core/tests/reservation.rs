@@ -22,8 +22,7 @@ const OTHERS: i64 = LEAD + RESERVATION;
 
 const TERMS: Terms = Terms {
     reservation_ms: RESERVATION,
-    configured_lead_ms: LEAD,
-    granted_lead_ms: i64::MAX,
+    max_lead_ms: LEAD,
 };
 
 const START: Start = Start {
@@ -326,11 +325,10 @@ mod target {
     #[test]
     fn as_far_as_a_reservation_and_a_crash_allow() {
         for reservation_ms in 1..=130 {
-            for configured_lead_ms in 0..=260 {
+            for max_lead_ms in 0..=260 {
                 let terms = Terms {
                     reservation_ms,
-                    configured_lead_ms,
-                    ..TERMS
+                    max_lead_ms,
                 };
                 let least_ms = reservation_ms.min(50);
                 for lead_ms in -130..=390 {
@@ -339,7 +337,7 @@ mod target {
                     let target = terms.target(NOW, last);
                     assert!((from + least_ms..=from + reservation_ms).contains(&target));
                     // After a crash, the next run starts above it.
-                    let survivable = NOW + configured_lead_ms - least_ms;
+                    let survivable = NOW + max_lead_ms - least_ms;
                     assert!(target <= survivable.max(from + least_ms));
                     assert!(target >= survivable.min(from + reservation_ms));
                     assert!(target <= terms.target(NOW + 1, last));
@@ -361,23 +359,12 @@ mod target {
     }
 
     #[test]
-    fn what_the_registry_allows_is_the_most() {
-        let granted = |granted_lead_ms| Terms {
-            granted_lead_ms,
-            ..TERMS
-        };
-        assert_eq!(granted(i64::MAX).lead(0).max_ms, LEAD);
-        assert_eq!(granted(LEAD + 1).lead(0).max_ms, LEAD);
-        assert_eq!(granted(3_000).lead(0).max_ms, 3_000);
-    }
-
-    #[test]
     fn a_burst_leaves_room_for_a_crash() {
         for (wanted, burst) in [(0, 0), (100, 100), (LEAD, LEAD - RESERVATION), (-1, 0)] {
             assert_eq!(TERMS.lead(wanted).burst_ms, burst);
         }
         let small = Terms {
-            configured_lead_ms: 5,
+            max_lead_ms: 5,
             ..TERMS
         };
         assert_eq!(small.lead(100).burst_ms, 0);

@@ -48,7 +48,7 @@ fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
 
 /// The first id of a millisecond, with this sequence.
 fn slowly(generator: &Generator, ms: i64, start: u16) -> Result<i64, Stall> {
-    let issued = generator.next(|| ms, || true, |_| start, None);
+    let issued = generator.next(|| ms, |_| start, None);
     issued.map(|issued| issued.id)
 }
 
@@ -207,19 +207,6 @@ mod issuing {
     }
 
     #[test]
-    fn without_a_lease_no_millisecond_begins() {
-        let generator = open_before(1_000);
-        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
-        assert_eq!(unleased(1_000), Err(Stall::Unleased));
-        let first = at(&generator, 1_000).unwrap();
-        // The check is not repeated within a millisecond.
-        assert_eq!(unleased(1_000).map(|issued| issued.id), Ok(first + 1));
-        assert_eq!(unleased(1_001), Err(Stall::Unleased));
-        assert_eq!(generator.last(), parts(first + 1), "nothing has changed");
-        assert!(at(&generator, 1_001).unwrap() > first);
-    }
-
-    #[test]
     fn ids_are_counted_by_the_word() {
         let generator = open_before(1_000);
         assert_eq!(generator.issued(), 0, "opened, and none issued");
@@ -253,7 +240,6 @@ mod issuing {
         let mut most = 0;
         let first = generator.next(
             || 1_000,
-            || true,
             |spread| {
                 most = spread;
                 0
@@ -307,7 +293,6 @@ mod issuing {
                 }
                 read
             },
-            || true,
             |_| 0,
             None,
         );
@@ -317,7 +302,7 @@ mod issuing {
 
 mod lead {
     //! Would catch: a call that waits without need for a clock that is behind; a lead increased by
-    //! load; an id beyond the bound, the reservation or the lease.
+    //! load; an id beyond the bound or the reservation.
 
     use super::*;
 
@@ -338,7 +323,7 @@ mod lead {
     }
 
     fn next(generator: &Generator, now_ms: i64) -> Result<Issued, Stall> {
-        generator.next(|| now_ms, || true, |_| 0, None)
+        generator.next(|| now_ms, |_| 0, None)
     }
 
     /// Issues like a session that found the millisecond full one tick ago.
@@ -347,7 +332,7 @@ mod lead {
             ms: generator.last().ms,
             found_at_ms: now_ms - 1,
         };
-        generator.next(|| now_ms, || true, |_| 0, Some(full))
+        generator.next(|| now_ms, |_| 0, Some(full))
     }
 
     /// Begins the next millisecond, and takes all of it.
@@ -361,7 +346,7 @@ mod lead {
         let generator = opened_at(999, LEAD);
         let id = at(&generator, 1_000).unwrap();
         for (count, now) in [(1, 999), (2, 900), (3, 850)] {
-            let next = generator.next(|| now, || true, |_| 7, None);
+            let next = generator.next(|| now, |_| 7, None);
             assert_eq!(next, issued(id + count, 1_000 - now));
         }
         assert_eq!(at(&generator, 849), Err(Stall::TooFarAhead(1)));
@@ -379,7 +364,7 @@ mod lead {
                 ms: 1_000,
                 found_at_ms,
             };
-            generator.next(|| 951, || true, |_| 0, Some(full))
+            generator.next(|| 951, |_| 0, Some(full))
         };
         for found_at_ms in [951, 952] {
             let stall = found(found_at_ms).map(|id| id.id);
@@ -415,15 +400,6 @@ mod lead {
     }
 
     #[test]
-    fn in_the_lead_the_lease_is_asked_for_at_every_id() {
-        let generator = opened_at(999, LEAD);
-        let id = at(&generator, 1_000).unwrap();
-        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
-        assert_eq!(unleased(999), Err(Stall::Unleased));
-        assert_eq!(unleased(1_000), issued(id + 1, 0));
-    }
-
-    #[test]
     fn use_makes_no_lead_larger() {
         let seed = support::seed();
         let mut random = StdRng::seed_from_u64(seed);
@@ -440,7 +416,7 @@ mod lead {
                 1..2_000 => now += 1,
                 _ => {}
             }
-            match generator.next(|| now, || true, |_| 4_000, full) {
+            match generator.next(|| now, |_| 4_000, full) {
                 Ok(Issued { id, lead_ms }) => {
                     assert!(lead_ms <= most, "{lead_ms} ahead, {most} before");
                     // A millisecond keeps the lead it began with.
@@ -469,7 +445,7 @@ mod lead {
         let generator = opened_at(999, lead);
         let mut before = 0;
         for count in 0..4 * 4_096 {
-            let next = generator.next(|| 1_000, || true, |_| 0, None).unwrap();
+            let next = generator.next(|| 1_000, |_| 0, None).unwrap();
             assert!(next.id > before);
             before = next.id;
             assert_eq!(next.lead_ms, count / 4_096);
@@ -528,7 +504,6 @@ mod closing {
         let reopened = Cell::new(false);
         let id = generator.next(
             || 1_005,
-            || true,
             |_| {
                 if !reopened.replace(true) {
                     let last = generator.close();
@@ -605,7 +580,6 @@ mod closing {
                 }
                 1_001
             },
-            || true,
             |_| 0,
             None,
         );
@@ -663,7 +637,7 @@ mod threads {
                 let start = random.random_range(0..START_SPREAD);
                 let now = || self.clock.load(Ordering::SeqCst);
                 let issued = self.generator.next_at_once(now).map_or_else(
-                    || self.generator.next(now, || true, |_| start, full),
+                    || self.generator.next(now, |_| start, full),
                     |id| Ok(Issued { id, lead_ms: 0 }),
                 );
                 match issued {

@@ -161,12 +161,13 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names used in Rust and PL/pgSQL.
-const SQLSTATES: [(&str, &str); 30] = [
+const SQLSTATES: [(&str, &str); 31] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
     ("undefined_object", "42704"),
     ("query_canceled", "57014"),
+    ("t_r_serialization_failure", "40001"),
     ("undefined_table", "42P01"),
     ("undefined_column", "42703"),
     ("invalid_schema_name", "3F000"),

@@ -146,8 +146,6 @@ fn the_commands_for_worker_ids_from_a_registry_work() {
     let free: i64 = registry
         .value("SELECT count(*) FROM leaf_id.fleet WHERE worker_id = 1 AND state <> 'retired'");
     assert_eq!(free, 0);
-    // As for a server that is gone for good.
-    registry.run("SELECT leaf_id.leaf_worker_release(0)");
 }
 
 /// From one writer to the other; before PostgreSQL 16, rows would loop forever.

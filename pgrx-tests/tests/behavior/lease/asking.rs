@@ -13,27 +13,12 @@ pub(crate) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000):
 pub(crate) struct Terms {
     /// Requester's clock minus the registry's.
     pub(crate) ahead_ms: i64,
-    /// Requested reservation, from now on.
-    pub(crate) reserve_ms: i64,
-    pub(crate) lease_ms: i32,
-    pub(crate) skew_ms: i32,
-    pub(crate) lead_ms: i32,
     pub(crate) epoch_ms: i64,
 }
 
 pub(crate) const TERMS: Terms = Terms {
     ahead_ms: 0,
-    reserve_ms: 10_000,
-    lease_ms: 60_000,
-    skew_ms: 1000,
-    lead_ms: 1000,
     epoch_ms: 1_288_834_974_657,
-};
-
-/// Terms with a short lease.
-pub(crate) const BRIEF: Terms = Terms {
-    lease_ms: 3000,
-    ..TERMS
 };
 
 #[derive(Clone, Debug)]
@@ -82,8 +67,8 @@ impl Answer {
 }
 
 /// Sends a request, built by [`lease_message`].
-pub(crate) fn try_call(session: &mut Session, kind: &str, fields: &str) -> Result<Answer, Failure> {
-    let sql = lease_query(&lease_message(kind, fields));
+pub(crate) fn try_call(session: &mut Session, fields: &str) -> Result<Answer, Failure> {
+    let sql = lease_query(&lease_message(fields));
     let row = session
         .query_one(&sql, &[])
         .map_err(|error| Failure::from(&error))?;
@@ -104,9 +89,8 @@ pub(crate) fn try_call(session: &mut Session, kind: &str, fields: &str) -> Resul
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) terms: Terms,
-    /// State from its last grant.
-    pub(crate) worker_id: Option<i32>,
-    pub(crate) reserved_until_ms: Option<i64>,
+    /// Worker id, floor and end of its last grant.
+    pub(crate) held: Option<(i32, i64, i64)>,
     pub(crate) token: Option<i64>,
     /// Token to be recorded next; sent with each request until one is granted, so that a lost
     /// answer is detected. Drawn by the first request, since copies of the node would share it
@@ -119,8 +103,7 @@ impl Node {
         Self {
             name: name.into(),
             terms,
-            worker_id: None,
-            reserved_until_ms: None,
+            held: None,
             token: None,
             next_token: None,
         }
@@ -139,72 +122,53 @@ impl Node {
     }
 
     /// Sends a request whose answer is lost.
-    pub(crate) fn unanswered(&mut self, ask: impl FnOnce(&mut Self) -> Answer) {
+    pub(crate) fn unanswered(&mut self, session: &mut Session) {
         self.who();
-        ask(&mut self.clone()).is("granted");
-    }
-
-    /// Fields with the worker id held.
-    pub(crate) fn held(&self) -> String {
-        format!(
-            "{}, {}",
-            or_null(self.worker_id),
-            or_null(self.reserved_until_ms)
-        )
+        self.clone().ask(session).is("granted");
     }
 
     pub(crate) fn what(&self) -> String {
-        let Terms {
-            ahead_ms,
-            reserve_ms,
-            lease_ms,
-            skew_ms,
-            lead_ms,
-            epoch_ms,
-        } = self.terms;
-        format!(
-            "{NOW_MS} + {ahead_ms}, {NOW_MS} + {reserve_ms}, {lease_ms}, {skew_ms}, {lead_ms}, {epoch_ms}, '41/10/12'"
-        )
+        let Terms { ahead_ms, epoch_ms } = self.terms;
+        format!("{NOW_MS} + {ahead_ms}, {epoch_ms}, '41/10/12'")
     }
 
     /// All fields of a request.
     pub(crate) fn fields(&mut self) -> String {
-        format!("{}, {}, {}", self.who(), self.held(), self.what())
+        let held = self
+            .held
+            .map_or("NULL, NULL, NULL".into(), |(id, floor, until)| {
+                format!("{id}, {floor}, {until}")
+            });
+        format!("{}, {held}, {}", self.who(), self.what())
     }
 
-    pub(crate) fn try_claim(&mut self, session: &mut Session) -> Result<Answer, Failure> {
-        let answer = try_call(session, "claim", &self.fields())?;
-        self.learn(&answer);
+    pub(crate) fn try_ask(&mut self, session: &mut Session) -> Result<Answer, Failure> {
+        let answer = try_call(session, &self.fields())?;
+        if answer.status == "granted" {
+            let (worker_id, floor_ms) = (answer.worker_id.unwrap(), answer.floor_ms.unwrap());
+            self.held = Some((worker_id, floor_ms, answer.reserved_until_ms.unwrap()));
+            self.token = self.next_token.take();
+        }
         Ok(answer)
     }
 
     #[track_caller]
-    pub(crate) fn claim(&mut self, session: &mut Session) -> Answer {
-        self.try_claim(session)
-            .unwrap_or_else(|failure| panic!("{} claims: {failure}", self.name))
+    pub(crate) fn ask(&mut self, session: &mut Session) -> Answer {
+        self.try_ask(session)
+            .unwrap_or_else(|failure| panic!("{} asks: {failure}", self.name))
     }
 
+    /// R of its last grant.
     #[track_caller]
-    pub(crate) fn renew(&mut self, session: &mut Session) -> Answer {
-        let answer = try_call(session, "renew", &self.fields())
-            .unwrap_or_else(|failure| panic!("{} renews: {failure}", self.name));
-        self.learn(&answer);
-        answer
+    pub(crate) fn until_ms(&self) -> i64 {
+        self.held.unwrap().2
     }
 
-    pub(crate) fn learn(&mut self, answer: &Answer) {
-        if answer.status == "granted" {
-            self.worker_id = answer.worker_id;
-            self.reserved_until_ms = answer.reserved_until_ms;
-            self.token = self.next_token.take();
-        }
-    }
-
-    /// The node after a restart: it has the token, but no lease to continue.
-    pub(crate) fn restarted(&self) -> Self {
+    /// The node after a clean stop and a reboot: it has the token and nothing else.
+    pub(crate) fn rebooted(&self) -> Self {
         Self {
-            worker_id: None,
-            reserved_until_ms: None,
+            held: None,
+            next_token: None,
             ..self.clone()
         }
     }
@@ -242,20 +206,29 @@ pub(crate) fn leave(session: &mut Session, ids: std::ops::Range<i32>) {
     ));
 }
 
+/// A registry with its defaults.
 pub(crate) fn server_and_session() -> (Server, Session) {
     let server = Server::with_leaf_id(&[]);
     let session = server.session();
     (server, session)
 }
 
+/// A registry that grants this many milliseconds ahead.
+pub(crate) fn server_and_session_ahead(ahead_ms: i64) -> (Server, Session) {
+    let (server, mut session) = server_and_session();
+    session.run(&format!(
+        "INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES ({ahead_ms})"
+    ));
+    (server, session)
+}
+
 /// Like a server, retries after a lock timeout or a conflict.
-pub(crate) fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
+pub(crate) fn ask_at_last(session: &mut Session, node: &mut Node) -> Answer {
     let started = Instant::now();
     loop {
-        match node.try_claim(session) {
+        match node.try_ask(session) {
             Ok(answer) => return answer,
             Err(failure) => {
-                // 40001 only if transactions are serializable.
                 let state = &*failure.state;
                 assert!(["55P03", "40001"].contains(&state), "{failure}");
                 assert!(started.elapsed() < LIMIT, "{failure}");

@@ -1,34 +1,32 @@
 //! Would catch: a member, or a role, that harms the other members of a worker registry: by taking
-//! all worker ids, by keeping others from issuing with claims about its clock, or by deciding on
-//! the duration of all leases. And foreign code that runs in the registry's functions.
+//! all worker ids, or by keeping others from issuing with claims about its clock. A server that goes
+//! on beyond what the registry grants, or a renewal that outlives the terms that it was granted on.
+//! And foreign code that runs in the registry's functions.
 //! (Single-session behavior is tested in sql/registry.sql.)
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Asking, CENTRAL, Failure, Registry, Server, Session, assert_apart, impersonate,
-    in_threads_until, lease_message, lease_query, now_ms, wait_until, worker_of,
+    Asking, CENTRAL, Failure, Registry, Server, Session, assert_apart, becomes, impersonate,
+    in_threads, in_threads_until, lease_message, lease_query, now_ms, time_of, wait_until,
+    worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How far ahead a registry grants whose members renew while a test waits, in milliseconds.
+const BRIEF_MS: i64 = 6_000;
 
 /// A request to the registry.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
     node: &'a str,
     ahead_ms: i64,
-    reserve_ms: i64,
-    lease_ms: i32,
-    skew_ms: i32,
 }
 
 const ASK: Ask<'static> = Ask {
     node: "n",
     ahead_ms: 0,
-    reserve_ms: 60_000,
-    lease_ms: 60_000,
-    skew_ms: 1000,
 };
 
 #[derive(Debug)]
@@ -42,13 +40,13 @@ struct Answer {
 
 impl Ask<'_> {
     #[track_caller]
-    fn claim(&self, session: &mut Session) -> Answer {
+    fn ask(&self, session: &mut Session) -> Answer {
         let now = now_ms() + self.ahead_ms;
         let fields = format!(
-            "4711, '{}', 1, 2, NULL, NULL, {now}, {now} + {}, {}, {}, 15000, 1288834974657, '41/10/12'",
-            self.node, self.reserve_ms, self.lease_ms, self.skew_ms
+            "4711, '{}', 1, 2, NULL, NULL, NULL, {now}, 1288834974657, '41/10/12'",
+            self.node
         );
-        let sql = lease_query(&lease_message("claim", &fields));
+        let sql = lease_query(&lease_message(&fields));
         let row = session
             .query_one(&sql, &[])
             .unwrap_or_else(|error| panic!("{sql}: {}", Failure::from(&error)));
@@ -86,19 +84,13 @@ fn role(server: &Server, name: &str) -> Session {
 }
 
 /// An attack: one role claims as many worker ids as possible, for nodes that do not exist, with a
-/// clock 50 minutes ahead and excessive limits.
+/// clock 50 minutes ahead.
 #[test]
 fn one_role_harms_itself() {
-    let registry = Registry::start();
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), BRIEF_MS);
     let servers = ["a", "b"].map(|node| registry.member(node));
     let asking = [Asking::default(), Asking::default()];
     let mut bad = role(&registry.server, "bad");
-    let greedy = Ask {
-        reserve_ms: 86_400_000,
-        lease_ms: 86_400_000,
-        skew_ms: 3_600_000,
-        ..ASK
-    };
     for server in &servers {
         server.session().next_snowflake();
     }
@@ -111,29 +103,37 @@ fn one_role_harms_itself() {
                 let ahead = Ask {
                     node: &node,
                     ahead_ms: 3_000_000,
-                    ..greedy
                 };
-                ahead.claim(&mut bad).is("clock");
+                ahead.ask(&mut bad).is("clock");
             }
             // Then with a clock that is just acceptable.
             let mut taken = HashSet::new();
+            let mut last = String::new();
             for n in 0..1021 {
                 let node = format!("bad {n}");
                 let just = Ask {
                     node: &node,
                     ahead_ms: 900,
-                    ..greedy
                 };
-                let answer = just.claim(&mut bad);
+                let answer = just.ask(&mut bad);
                 if answer.status == "granted" {
-                    let reserved = answer.reserved_until_ms.unwrap() - answer.registry_ms;
-                    assert!(reserved < 3_600_000 + 17_000, "{answer:?}");
+                    let until_ms = answer.reserved_until_ms.unwrap();
+                    assert_eq!(until_ms, answer.registry_ms + BRIEF_MS, "{answer:?}");
                     taken.insert(answer.worker_id.unwrap());
+                    last = node;
                 } else {
                     answer.is("full").details("role \"bad\" has 256 worker ids");
                 }
             }
             assert_eq!(taken.len(), 256);
+            // A holder's clock is not compared, and gets it nothing.
+            let far = Ask {
+                node: &last,
+                ahead_ms: 3_000_000,
+            };
+            let answer = far.ask(&mut bad).is("granted");
+            let until_ms = answer.reserved_until_ms.unwrap();
+            assert_eq!(until_ms, answer.registry_ms + BRIEF_MS, "{answer:?}");
             // Other members continue: they renew, and a new one gets a worker id and issues at
             // once.
             for asking in &asking {
@@ -166,17 +166,15 @@ fn invented_nodes_have_one_vote() {
         let ahead = Ask {
             node: &node,
             ahead_ms: 900,
-            ..ASK
         };
-        ahead.claim(&mut bad).is("granted");
+        ahead.ask(&mut bad).is("granted");
     }
-    ASK.claim(&mut other).is("granted");
+    ASK.ask(&mut other).is("granted");
     let late = Ask {
         node: "late",
         ahead_ms: -600,
-        ..ASK
     };
-    late.claim(&mut good).is("granted");
+    late.ask(&mut good).is("granted");
     // If all nodes have one role, each has a vote.
     let late = Ask {
         node: "bad late",
@@ -184,11 +182,8 @@ fn invented_nodes_have_one_vote() {
     };
     server
         .session()
-        .run("SELECT leaf_id.leaf_worker_release(100)");
-    server
-        .session()
-        .run("SELECT leaf_id.leaf_worker_release(101)");
-    late.claim(&mut bad)
+        .run("DELETE FROM leaf_id.leaf_worker WHERE worker_id IN (100, 101)");
+    late.ask(&mut bad)
         .is("clock")
         .details("the median of 100 other servers");
 }
@@ -208,52 +203,99 @@ fn a_server_with_another_role_has_another_worker_id() {
         "ALTER USER MAPPING FOR CURRENT_USER SERVER {CENTRAL}
              OPTIONS (SET user 'elsewhere', SET password 'secret')"
     ));
-    // Its lease is valid until its end.
-    registry.wait_for_end(0);
+    // It asks before it goes on with the segment that it has.
     server.restart();
     let mut session = server.session();
     assert_eq!(worker_of(session.next_snowflake()), 1);
 }
 
-/// A server observes the duration granted, not the one requested.
+/// A server issues up to R, and not beyond.
 #[test]
 fn a_lease_is_as_long_as_the_registry_says() {
-    let registry = Registry::start();
-    let mut in_registry = registry.server.session();
-    in_registry.run(
-        "INSERT INTO leaf_id.leaf_registry (max_lease_ms) VALUES (3000)
-         ON CONFLICT (one) DO UPDATE SET max_lease_ms = excluded.max_lease_ms",
-    );
-    let server = registry.member_with("a", &[("leaf_id.worker_lease", "1h")]);
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 3000);
+    let server = registry.member("a");
     let mut session = server.session();
     session.next_snowflake();
-    let left = "lease_until < clock_timestamp() + interval '3 s'";
-    assert!(session.snowflake_status::<bool>(left));
-    let (held, row) = (
-        registry.holder(0).unwrap(),
-        "SELECT lease_ms FROM leaf_id.leaf_worker",
-    );
-    assert!(held.lease_until_ms.unwrap() <= now_ms() + 3000);
-    assert!(held.reserved_until_ms <= now_ms() + 3000 + 1000 + 15_000);
-    assert_eq!(in_registry.value::<i32>(row), 3000);
     // It renews as often as necessary.
     for _ in 0..2 {
         registry.wait_for_renewal(0);
     }
-    drop(in_registry);
-    registry.server.kill_9();
-    session.wait_for_refusal("the lease of worker id 0 has ended");
+    let held = registry.holder(0).unwrap();
+    assert!(held.reserved_until_ms <= now_ms() + 3000);
+    let asking = Asking::default();
+    in_threads_until(
+        1,
+        |_, done| asking.ask(&server, done),
+        || {
+            asking.wait_for_ids();
+            registry.server.kill_9();
+            let failure = session.wait_for_refusal("the lease of worker id 0 is used up");
+            failure
+                .is("55000")
+                .details("Worker registry \"postgres/leaf_central\" has not renewed it since ")
+                .hints("as soon as the registry renews it");
+        },
+    );
+    let until = "(extract(epoch FROM lease_until) * 1000)::bigint";
+    let until_ms: i64 = session.snowflake_status(until);
+    let calls = asking.calls();
+    let last = calls.iter().map(|call| call.last).max().unwrap();
+    assert!((until_ms - 1000..=until_ms).contains(&time_of(last)));
+    asking.is_refused_with(&["55000", "55P03"]);
 }
 
-/// A server learns the clock skew tolerated by the registry.
+/// A renewal that has read the old terms would commit a later R after them, and a standby could have
+/// the terms without it.
+#[test]
+fn lower_terms_wait_for_renewals() {
+    let registry = Registry::start();
+    let server = registry.member("a");
+    server.session().next_snowflake();
+    let mut admin = registry.server.session();
+    admin.run("UPDATE leaf_id.leaf_registry SET grant_ahead_ms = 9000");
+    let far = || registry.holder(0).unwrap().reserved_until_ms > now_ms() + 4000;
+    wait_until(LIMIT, "a renewal on these terms", far);
+    // Its transaction stays open.
+    registry.server.set("synchronous_standby_names", "absent");
+    wait_until(LIMIT, "a renewal that is not acknowledged", || {
+        admin.value(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity
+                 WHERE wait_event = 'SyncRep' AND usename = 'leaf_member')",
+        )
+    });
+    in_threads(2, |i| {
+        let mut session = registry.server.session();
+        if i == 0 {
+            session.run("UPDATE leaf_id.leaf_registry SET grant_ahead_ms = 1000");
+            return;
+        }
+        let waits = becomes(LIMIT, || {
+            session.value(
+                "SELECT EXISTS (SELECT FROM pg_locks
+                     WHERE NOT granted AND relation = 'leaf_id.leaf_worker'::regclass AND mode = 'ShareLock')",
+            )
+        });
+        registry.server.set("synchronous_standby_names", "");
+        assert!(waits, "it does not wait");
+    });
+    // Those that follow go by the new ones, and lower no R.
+    let before_ms = registry.holder(0).unwrap().reserved_until_ms;
+    for _ in 0..2 {
+        registry.wait_for_renewal(0);
+        let until_ms = registry.holder(0).unwrap().reserved_until_ms;
+        assert!((before_ms..=before_ms.max(now_ms() + 1000)).contains(&until_ms));
+    }
+}
+
+/// A server that asks for a worker id learns the clock skew tolerated by the registry.
 #[test]
 fn a_skew_is_as_the_registry_says() {
     let registry = Registry::start();
     registry
         .server
         .session()
-        .run("INSERT INTO leaf_id.leaf_registry (max_skew_ms) VALUES (200)");
-    let server = registry.member_with_clock("a", 500, &[("leaf_id.max_clock_skew", "1h")]);
+        .run("UPDATE leaf_id.leaf_registry SET max_skew_ms = 200");
+    let server = registry.member_with_clock("a", 500, &[]);
     let mut session = server.session();
     session
         .wait_for_refusal("cannot issue snowflake ids: the clock is")
@@ -268,7 +310,7 @@ fn a_skew_is_as_the_registry_says() {
 fn a_server_learns_that_the_layout_is_another() {
     let registry = Registry::start();
     let mut in_registry = registry.server.session();
-    in_registry.run("INSERT INTO leaf_id.leaf_registry (layout) VALUES ('41/6/6')");
+    in_registry.run("UPDATE leaf_id.leaf_registry SET layout = '41/6/6'");
     let server = registry.member("a");
     let mut session = server.session();
     let failure = session.wait_for_refusal("is not that of the worker registry");
@@ -290,7 +332,7 @@ fn nobodys_code_runs_in_the_registry() {
     let registry = Registry::start();
     let mut admin = registry.server.session();
     let server = registry.member("a");
-    let local = Server::with_leaf_id(&[("leaf_id.worker_lease", "2s")]);
+    let local = Registry::on(Server::with_leaf_id(&[])).server;
     local.lease("postgres", "b");
     for (server, mut admin) in [
         (&server, registry.server.session()),
@@ -328,49 +370,51 @@ fn nobodys_code_runs_in_the_registry() {
         in_local.value::<String>(renewed) != before
     });
     admin.run("SET search_path = elsewhere");
-    ASK.claim(&mut admin).is("granted");
-    admin.run("SELECT leaf_id.leaf_worker_release(1); SELECT leaf_id.leaf_worker_retire(7)");
+    ASK.ask(&mut admin).is("granted");
+    admin.run("SELECT leaf_id.leaf_worker_retire(7)");
     // An altered table is not written to.
-    admin.run("ALTER TABLE leaf_id.leaf_worker ALTER lease_ms TYPE bigint");
+    admin.run("ALTER TABLE leaf_id.leaf_worker ALTER token TYPE numeric");
     admin
-        .fails("SELECT leaf_id.leaf_worker_release(0)")
+        .fails("SELECT leaf_id.leaf_worker_retire(0)")
         .is("42804");
     for log in [registry.server.log(), local.log()] {
         assert!(!log.contains("run as"), "{log}");
     }
 }
 
-/// A grant of zero duration would be renewed at once, forever.
+/// A registry that grants no time ahead is not asked without a pause.
 #[test]
-fn a_grant_of_no_time_is_refused_by_the_member() {
+fn a_registry_that_grants_no_time_is_asked_in_peace() {
     let registry = Registry::start();
     let mut session = registry.server.session();
-    let mut grant = |lease_ms: i32| {
+    session.run("CREATE SEQUENCE asked; GRANT USAGE ON SEQUENCE asked TO PUBLIC");
+    let mut grant = |worker_id: i32| {
         session.run(&format!(
-            "CREATE OR REPLACE FUNCTION answer(message json) RETURNS json LANGUAGE sql AS $$
-                 SELECT json_build_object('version', 1, 'registry_ms', now_ms, 'max_skew_ms', 5000,
+            "CREATE OR REPLACE FUNCTION answer(n bigint) RETURNS json LANGUAGE sql AS $$
+                 SELECT json_build_object('version', 1, 'registry_ms', now_ms, 'max_skew_ms', 5000, 'ahead_ms', 0,
                      'peers', json_build_object('votes', 1, 'offset_ms', 0, 'by_role', false),
-                     'outcome', CASE message #>> '{{question,kind}}'
-                         WHEN 'claim' THEN json_build_object('Ok', json_build_object('worker_id', 5, 'floor_ms', now_ms,
-                             'reserved_until_ms', now_ms, 'lease_ms', {lease_ms}, 'max_lead_ms', 15000))
-                         ELSE json_build_object('Err', json_build_object('status', 'lost', 'detail', 'it is unknown')) END)
+                     'outcome', json_build_object('Ok', json_build_object('worker_id', {worker_id},
+                         'floor_ms', 0, 'reserved_until_ms', now_ms)))
                  FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) c
              $$;
              {}",
-            impersonate("public.answer(txt::json)")
+            impersonate("public.answer(nextval('public.asked'))")
         ));
     };
-    grant(0);
+    grant(1024);
     let member = registry.member("a");
-    let mut session = member.session();
+    let mut on_member = member.session();
     wait_until(LIMIT, "why there is no lease", || {
-        let error: String = session.snowflake_status("coalesce(registry_error, '')");
+        let error: String = on_member.snowflake_status("coalesce(registry_error, '')");
         error.contains("its answer is not understood")
     });
-    // Otherwise the grant is valid, and will be renewed.
-    grant(30_000);
-    wait_until(LIMIT, "another answer", || {
-        let error: String = session.snowflake_status("coalesce(registry_error, '')");
-        error.contains("it is unknown")
+    grant(5);
+    wait_until(LIMIT, "a grant", || {
+        on_member.snowflake_status("registry_error IS NULL")
     });
+    let mut asked = || -> i64 { session.value("SELECT last_value FROM asked") };
+    let (before, start) = (asked(), Instant::now());
+    wait_until(LIMIT, "more requests", || asked() > before + 5);
+    let pause = start.elapsed() / 6;
+    assert!(pause > Duration::from_millis(80), "{pause:?}");
 }

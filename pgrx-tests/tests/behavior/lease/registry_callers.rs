@@ -18,8 +18,8 @@ fn the_functions_work_in_a_schema_of_any_name() {
     let mut member = server.connect_as("member", "postgres");
     let mut a = Node::new("a", TERMS);
     member.run("SET search_path = \"the ids\"");
-    assert_eq!(a.claim(&mut member).id(), 0);
-    assert_eq!(a.renew(&mut member).id(), 0);
+    assert_eq!(a.ask(&mut member).id(), 0);
+    assert_eq!(a.ask(&mut member).id(), 0);
     let mut monitor = server.connect_as("monitor", "postgres");
     let live = "SELECT name FROM leaf_id.fleet WHERE state = 'leased'";
     assert_eq!(monitor.column::<String>(live), ["a"]);

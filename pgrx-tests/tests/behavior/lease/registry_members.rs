@@ -27,9 +27,8 @@ fn ids_until_worker(session: &mut Session, worker_id: i32) -> Vec<i64> {
 
 #[test]
 fn a_restart_keeps_the_id() {
-    const LONG: [(&str, &str); 1] = [("leaf_id.worker_lease", "30s")];
-    let registry = Registry::start();
-    let servers = ["a", "b"].map(|node| registry.member_with(node, &LONG));
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 30_000);
+    let servers = ["a", "b"].map(|node| registry.member(node));
     let mut ids = [0, 1].map(|server| vec![servers[server].session().next_snowflake()]);
     let workers = [0, 1].map(|server| worker_of(ids[server][0]));
     assert_ne!(workers[0], workers[1]);
@@ -48,7 +47,7 @@ fn a_restart_keeps_the_id() {
         format!("postgres/{CENTRAL}")
     );
     assert!(session.snowflake_status::<bool>("lease_until > now()"));
-    assert!(session.snowflake_status::<bool>("registry_away_since IS NULL"));
+    assert!(session.snowflake_status::<bool>("not_renewed_since IS NULL"));
 
     let leased = workers.map(|worker_id| registry.holder(worker_id).unwrap());
     assert_eq!(leased[0].node.as_deref(), Some("a"));
@@ -189,53 +188,55 @@ fn twenty_servers_at_once_get_twenty_ids() {
 
 /// A server that lost a file, or was restored from a backup, does not know its issued ids.
 #[test]
-fn a_lost_data_directory_gets_the_floor() {
-    let registry = Registry::start();
+fn a_lost_data_directory_gets_another_id_at_once() {
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 60_000);
     let server = registry.member("a");
-    let first = server.session().next_snowflake();
-    let worker_id = worker_of(first);
+    let mut ids = vec![server.session().next_snowflake()];
+    assert_eq!(worker_of(ids[0]), 0);
     let backup = server.backup();
-    // In use until it is killed. Returns the issued ids.
-    let kill = |server: &Server| {
-        let ids = server
-            .session()
-            .ids("SELECT leaf_snowflake_next_batch(9000)");
+    // In use until it is killed.
+    let mut kill = |server: &Server| {
+        let mut session = server.session();
+        ids.extend(session.ids("SELECT leaf_snowflake_next_batch(9000)"));
         server.kill_9();
-        *ids.last().unwrap()
     };
-    // Waits for the next id, which must be above a time and an id.
-    let next = |server: &Server, ms: i64, last: i64| {
+    let next = |server: &Server, worker_id| {
         let (id, took) = timed(|| server.session().next_snowflake());
         println!("the first id after {took:?}");
         assert_eq!(worker_of(id), worker_id);
-        assert!(id > last && time_of(id) > ms);
     };
-    let reserved_until_ms = || registry.holder(worker_id).unwrap().reserved_until_ms;
-
-    let last = kill(&server);
+    kill(&server);
+    fs::remove_file(server.lease_file()).unwrap();
+    server.launch();
+    next(&server, 1);
+    kill(&server);
     fs::remove_file(server.reservation_file()).unwrap();
     server.launch();
-    next(&server, 0, last);
-    for with_reservation in [true, false] {
-        let last = kill(&server);
-        fs::remove_file(server.lease_file()).unwrap();
-        if !with_reservation {
-            fs::remove_file(server.reservation_file()).unwrap();
-        }
-        let floor_ms = reserved_until_ms();
-        server.launch();
-        next(&server, floor_ms, last);
-    }
-    let last = kill(&server);
-    let floor_ms = reserved_until_ms();
+    next(&server, 2);
+    // A name has three at most, so that a server that crashes again and again leaves some for others.
+    kill(&server);
     let restored = backup.start(&[]);
-    next(&restored, floor_ms, last);
-
+    let failure = restored
+        .session()
+        .wait_for_refusal("the worker registry has no free worker id");
+    failure
+        .is("54000")
+        .details("node \"a\" has worker ids 0, 1, 2, of servers that crashed or were copied")
+        .hints("\"leaf_id.node_name\"");
+    // By its own file it is still the same server.
+    server.launch();
+    next(&server, 2);
+    let mut session = server.session();
+    ids.extend(session.ids("SELECT leaf_snowflake_next_batch(9000)"));
     // A newly created cluster is another server, even with the same name.
     let new = Server::start_unrelated(0, &[]);
     new.session().run("CREATE EXTENSION leaf_id");
     new.lease_from(registry.server.dir(), "a");
-    assert_ne!(worker_of(new.session().next_snowflake()), worker_id);
+    let id = new.session().next_snowflake();
+    assert_eq!(worker_of(id), 3);
+    ids.push(id);
+    ids.sort_unstable();
+    assert_issued_once([ids]);
 }
 
 /// Its clock is behind as far as allowed, and the previous holder was killed under full load.
@@ -267,7 +268,7 @@ fn a_new_holder_starts_above_the_floor() {
     assert_eq!(worker_of(id), 5);
     assert!(id > last && time_of(id) > reserved_until_ms);
     assert_eq!(registry.holder(5).unwrap().node.as_deref(), Some("new"));
-    // The old holder is back, without a lease.
+    // The old holder is back, and has nothing left.
     old.launch();
     old.session()
         .wait_for_refusal("all 1024 worker ids")
@@ -277,16 +278,17 @@ fn a_new_holder_starts_above_the_floor() {
 
 #[test]
 fn a_lost_renewal_answer_is_no_clone() {
-    let registry = Registry::start();
+    const REQUEST: &str = r#""question":"#;
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 6000);
     let proxy = Proxy::to(&registry.server);
-    let cut_after = |request| {
+    let cut_after = || {
         let cuts = proxy.cuts();
-        proxy.set(Mode::CutAfter(request));
+        proxy.set(Mode::CutAfter(REQUEST));
         wait_until(LIMIT, "the cut", || proxy.cuts() > cuts);
     };
     // The answer to the first request of all is lost, too.
-    proxy.set(Mode::CutAfter(r#""kind":"claim""#));
-    let server = registry.member_by(proxy.dir(), "a", &[("leaf_id.worker_lease", "6s")]);
+    proxy.set(Mode::CutAfter(REQUEST));
+    let server = registry.member_by(proxy.dir(), "a", &[]);
     let first = server.session().next_snowflake();
     assert_eq!((worker_of(first), proxy.cuts()), (0, 1));
     assert!(registry.holder(1).is_none());
@@ -297,7 +299,7 @@ fn a_lost_renewal_answer_is_no_clone() {
         |_, done| asking.ask(&server, done),
         || {
             for _ in 0..2 {
-                cut_after(r#""kind":"renew""#);
+                cut_after();
                 registry.wait_for_renewal(0);
                 asking.wait_for_ids();
             }
@@ -306,13 +308,11 @@ fn a_lost_renewal_answer_is_no_clone() {
     asking.is_never_refused();
     assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
     // The server dies before it can retry.
-    cut_after(r#""kind":"renew""#);
+    cut_after();
     server.kill_9();
-    let held_until_ms = registry.holder(0).unwrap().lease_until_ms.unwrap();
     server.launch();
     let id = server.session().next_snowflake();
-    assert_eq!(worker_of(id), 0);
-    assert!(time_of(id) < held_until_ms, "it was taken for a copy");
+    assert_eq!(worker_of(id), 0, "it was taken for a copy");
     assert!(registry.holder(1).is_none());
     let mut ids = asking.ids();
     ids.extend([first, id]);
@@ -321,18 +321,19 @@ fn a_lost_renewal_answer_is_no_clone() {
 }
 
 /// A server that leases from its own database `ids`.
-fn server_with_a_registry_of_its_own(conf: &[(&str, &str)]) -> Server {
-    let conf = [&[("leaf_id.worker_lease", "1s")], conf].concat();
-    let server = Server::with_leaf_id(&conf);
+fn server_with_a_registry_of_its_own() -> Server {
+    let server = Server::with_leaf_id(&[]);
     server.session().run("CREATE DATABASE ids");
-    server.session_in("ids").run("CREATE EXTENSION leaf_id");
+    server.session_in("ids").run(
+        "CREATE EXTENSION leaf_id; INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (1000)",
+    );
     server.lease("ids", "here");
     server
 }
 
 #[test]
 fn registry_in_a_local_database() {
-    let server = server_with_a_registry_of_its_own(&[]);
+    let server = server_with_a_registry_of_its_own();
     let mut last = server.session().next_snowflake();
     assert_eq!(worker_of(last), 0);
     for restart in [Server::restart, Server::crash] {
@@ -371,7 +372,7 @@ fn registry_in_a_local_database() {
 /// sessions in the database, then fails.
 #[test]
 fn registry_in_a_local_database_is_dropped_in_peace() {
-    let server = server_with_a_registry_of_its_own(&[]);
+    let server = server_with_a_registry_of_its_own();
     let mut session = server.session();
     let mut other = server.session();
     let first = session.next_snowflake();
@@ -395,9 +396,9 @@ fn registry_in_a_local_database_is_dropped_in_peace() {
     };
     session.run("DROP DATABASE ids");
     let before = warnings();
-    let failure = session.wait_for_refusal("the lease of worker id 0 has ended");
+    let failure = session.wait_for_refusal("the lease of worker id 0 is used up");
     failure.is("55000").details("\"ids\"");
-    assert!(session.snowflake_status::<bool>("registry_away_since IS NOT NULL"));
+    assert!(session.snowflake_status::<bool>("not_renewed_since IS NOT NULL"));
     // Retries are not logged.
     let asked_until = now_ms() + 3000;
     wait_until(LIMIT, "some more tries", || now_ms() > asked_until);
@@ -417,7 +418,11 @@ fn registry_in_a_local_database_is_dropped_in_peace() {
 
 #[test]
 fn a_retired_holder_stops() {
-    let registry = Registry::start();
+    // It comes back above what another server may have issued with it.
+    let registry = Registry::on(Server::with_leaf_id(&[
+        ("leaf_id.max_clock_lead", "100ms"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]));
     let server = registry.member("a");
     let mut session = server.session();
     let mut ids = vec![session.next_snowflake()];
@@ -429,28 +434,54 @@ fn a_retired_holder_stops() {
         |_, done| asking.ask(&server, done),
         || {
             asking.wait_for_ids();
-            for (take, next) in [("retire", 1), ("release", 2)] {
-                in_registry.run(&format!("SELECT leaf_id.leaf_worker_{take}({})", next - 1));
-                ids.extend(ids_until_worker(&mut session, next));
-            }
+            in_registry.run("SELECT leaf_id.leaf_worker_retire(0)");
+            ids.extend(ids_until_worker(&mut session, 1));
         },
     );
-    asking.is_refused_with(&["55000", "55P03"]);
+    asking.is_never_refused();
     let calls = asking.calls();
-    for worker_id in 0..3 {
+    for worker_id in [0, 1] {
         let of_it = |call: &&leaf_id_tests::Call| worker_of(call.last) == worker_id;
         assert!(calls.iter().any(|call| of_it(&call)), "{worker_id}");
     }
     assert_in_order(calls);
     assert_issued_once([ids]);
-    assert!(registry.holder(0).unwrap().node.is_none());
 
-    // If no worker id is left, it gets none.
+    // If no worker id is left, it issues up to R, and then gets none.
     registry.leave(&[]);
+    let failure = session.wait_for_refusal("the lease of worker id 1 is used up");
+    failure
+        .is("55000")
+        .details("all 1024 worker ids are leased or retired");
+    server.restart();
+    let mut session = server.session();
     session.wait_for_refusal("all 1024 worker ids").is("54000");
-    in_registry.run("SELECT leaf_id.leaf_worker_retire(2, false)");
-    assert_eq!(worker_of(session.next_snowflake()), 2);
+    in_registry.run("SELECT leaf_id.leaf_worker_retire(1, false)");
+    ids_until_worker(&mut session, 1);
     assert_apart([&asking]);
+}
+
+/// The registry's row is locked before those of worker ids: a renewal that has locked its own, and
+/// then needs another worker id, is refused and asked again.
+#[test]
+fn a_renewal_whose_row_has_changed_is_asked_again() {
+    let registry = Registry::start();
+    let server = registry.member("a");
+    let mut session = server.session();
+    assert_eq!(worker_of(session.next_snowflake()), 0);
+    let mut admin = registry.server.session();
+    admin.run("BEGIN; SELECT leaf_id.leaf_worker_retire(0)");
+    wait_until(LIMIT, "a renewal that waits", || {
+        admin.value(
+            "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+                 WHERE NOT l.granted AND a.usename = 'leaf_member')",
+        )
+    });
+    admin.run("COMMIT");
+    ids_until_worker(&mut session, 1);
+    let refused = "40001 ERROR:  the lease of worker id 0 has changed";
+    let log = registry.server.log();
+    assert!(log.contains(refused), "{log}");
 }
 
 #[test]

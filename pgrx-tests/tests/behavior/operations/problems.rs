@@ -158,27 +158,50 @@ fn a_source_server_that_is_away_is_one() {
 
 #[test]
 fn a_registry_that_does_not_answer_is_one_and_a_clock_that_is_off_another() {
-    let registry = Registry::start();
-    let skew = [
-        ("leaf_id.worker_lease", "30s"),
-        ("leaf_id.max_clock_skew", "5s"),
-    ];
-    let member = registry.member_with_clock("a", 0, &skew);
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 6000);
+    let member = registry.member_with_clock("a", 0, &[]);
+    let mut in_registry = registry.server.session();
     let mut session = member.session();
     session.next_snowflake();
     assert_eq!(problems(&mut session), []);
     member.clock().set(800);
     let what = "the clock is ";
     assert_eq!(wait_for(&mut session, "warning", what, false).0, "");
+    assert_eq!(problems(&mut in_registry), []);
+    // It goes on, and the registry says so, too.
+    member.clock().set(2500);
+    let what = "the clock of node \"a\" is 2";
+    assert_eq!(wait_for(&mut in_registry, "warning", what, false).0, "");
+    session.next_snowflake();
     member.clock().set(0);
     session.next_snowflake();
     wait_for_none(&mut session);
+    wait_for_none(&mut in_registry);
+    drop(in_registry);
     registry.server.stop(Stop::Fast);
-    let what = "worker registry \"postgres/leaf_central\" does not answer; snowflake ids stop when the lease expires, at ";
+    let what = "worker registry \"postgres/leaf_central\" does not renew the lease; snowflake ids stop at ";
     assert_eq!(wait_for(&mut session, "warning", what, true).0, "");
-    let what = "no snowflake ids are issued: lease ended: ";
+    let what = "no snowflake ids are issued: lease is used up: ";
     wait_for(&mut session, "critical", what, true);
     registry.server.launch();
     session.next_snowflake();
+    wait_for_none(&mut session);
+}
+
+/// Its data directory was lost, or it was copied.
+#[test]
+fn a_node_with_several_worker_ids_is_one() {
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 6000);
+    let member = registry.member("a");
+    member.session().next_snowflake();
+    let mut session = registry.server.session();
+    assert_eq!(problems(&mut session), []);
+    let copy = member.backup().start(&[]);
+    copy.session().next_snowflake();
+    let what = "node \"a\" has 2 worker ids";
+    let (remedy, advice) = wait_for(&mut session, "info", what, true);
+    assert_eq!(remedy, "");
+    assert!(advice.contains("leaf_id.node_name"), "{advice}");
+    copy.set("leaf_id.node_name", "b");
     wait_for_none(&mut session);
 }

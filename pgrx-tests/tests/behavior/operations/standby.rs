@@ -219,34 +219,31 @@ fn a_hot_standby_that_issues_snowflakes_goes_on_over_its_promotion() {
     }
 }
 
-/// It is the same database cluster.
+/// It is the same database cluster, and the registry takes it for a copy.
 #[test]
-fn a_standby_that_is_named_as_its_primary_is_held_off() {
+fn a_standby_that_is_named_as_its_primary_is_another_server() {
     let registry = Registry::start();
     let primary = registry.member("primary");
-    let mut last = primary.session().next_snowflake();
+    let on_primary = worker_of(primary.session().next_snowflake());
     let standby = primary.standby(&[]);
     let mut session = standby.session();
-    let failure = session.wait_for_refusal("which this server is not, or is a copy of");
-    failure.is("55000").hints("leaf_id.node_name");
-    for _ in 0..3 {
-        registry.wait_for_renewal(worker_of(last));
-        let id = primary.session().next_snowflake();
-        assert!(id > last);
-        last = id;
-        session.try_snowflake().unwrap_err().is("55000");
+    let first = session.next_snowflake();
+    let on_standby = worker_of(first);
+    assert_ne!(on_standby, on_primary);
+    for worker_id in [on_primary, on_standby].repeat(2) {
+        registry.wait_for_renewal(worker_id);
+        assert_eq!(worker_of(primary.session().next_snowflake()), on_primary);
     }
-    // After the promotion, the setting applies.
     primary.kill_9();
     standby.promote();
     let id = session.next_snowflake();
-    assert_eq!(worker_of(id), worker_of(last));
-    assert!(id > last);
+    assert_eq!(worker_of(id), on_standby);
+    assert!(id > first);
 }
 
 #[test]
 fn a_registry_on_the_standby_itself_waits_for_the_promotion() {
-    let primary = Server::with_leaf_id(&[("leaf_id.worker_lease", "2s")]);
+    let primary = Server::with_leaf_id(&[]);
     for (name, value) in lease_conf("postgres", "primary") {
         primary.configure(name, &value);
     }

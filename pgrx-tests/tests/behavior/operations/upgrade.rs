@@ -95,10 +95,7 @@ const TRIGGER: Change = Change {
 const VIEW: Change = Change {
     cuts: &[
         ("CREATE VIEW leaf_id.server", "its snowflake generator';"),
-        (
-            "COMMENT ON COLUMN leaf_id.server.slots",
-            "null if it leased one';",
-        ),
+        ("COMMENT ON COLUMN leaf_id.server.slots", "null if it did';"),
         (" leaf_id.server,", ","),
     ],
     step: "{0} {1}",
@@ -108,8 +105,8 @@ const VIEW: Change = Change {
 
 const CONSTRAINT: Change = Change {
     cuts: &[(
-        "CONSTRAINT leaf_worker_lease_range",
-        "OPERATOR(pg_catalog.<=) 86400000)",
+        "CONSTRAINT leaf_worker_node_name_length",
+        "OPERATOR(pg_catalog.<=) 63)",
     )],
     step: "ALTER TABLE leaf_id.leaf_worker ADD {0};",
     ..NOTHING

@@ -602,7 +602,9 @@ fn an_answer_of_another_version_is_not_read() {
     let failure = member.try_next("t").unwrap_err();
     failure.is("55P03");
     assert!(
-        failure.detail.contains("message is of version 2, not 1"),
+        failure
+            .detail
+            .contains("message version 2, not 1: its receiver is older"),
         "{failure:?}"
     );
 }

@@ -381,16 +381,12 @@ pub(super) fn claim(tag: &str, n: i32) -> String {
 /// Calls made by other servers.
 pub(super) fn member_calls() -> [String; 3] {
     let now = now_ms();
-    let terms = format!(
-        "{now}, {}, 60000, 1000, 15000, 1288834974657, '41/10/12'",
-        now + 1000
-    );
-    let lease = |kind, fields: String| call("leaf_worker_lease", &lease_message(kind, &fields));
-    [
-        claim("t", 10),
-        lease("claim", format!("1, 'm', NULL, 7, NULL, NULL, {terms}")),
-        lease("renew", format!("1, 'm', 7, 8, 0, NULL, {terms}")),
-    ]
+    let lease = |tokens: &str| {
+        let fields =
+            format!("1, 'm', {tokens}, NULL, NULL, NULL, {now}, 1288834974657, '41/10/12'");
+        call("leaf_worker_lease", &lease_message(&fields))
+    };
+    [claim("t", 10), lease("NULL, 7"), lease("7, 8")]
 }
 
 /// An inheritance child, a rule, a policy and so on, created by roles that may; and objects that

@@ -123,11 +123,10 @@ const CLAIM: &str =
 /// A claim of a worker id.
 const LEASE: &str = "SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', json_build_object(
          'version', 1,
-         'question', json_build_object('kind', 'claim', 'token', 0, 'next_token', 7, 'held', NULL, 'lease_ms', 60000),
+         'question', json_build_object('token', 0, 'next_token', 7, 'held', NULL),
          'system_identifier', 1, 'node_name', 'n{n}',
          'now_ms', (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-         'reserve_until_ms', (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1000,
-         'max_skew_ms', 1000, 'max_lead_ms', 15000, 'epoch_ms', 1288834974657, 'layout', '41/10/12')::text)";
+         'epoch_ms', 1288834974657, 'layout', '41/10/12')::text)";
 
 /// No id of a tag is as high, unless a role that does not manage tags has it raised.
 const FAR: i64 = 1 << 60;

@@ -16,12 +16,11 @@ const RACE: Duration = Duration::from_secs(10);
 
 /// A claim of a worker id for a node.
 fn lease(node: &str) -> String {
-    let now = now_ms();
     let fields = format!(
-        "1, '{node}', NULL, 7, NULL, NULL, {now}, {}, 60000, 1000, 15000, 1288834974657, '41/10/12'",
-        now + 1000
+        "1, '{node}', NULL, 7, NULL, NULL, NULL, {}, 1288834974657, '41/10/12'",
+        now_ms()
     );
-    call("leaf_worker_lease", &lease_message("claim", &fields))
+    call("leaf_worker_lease", &lease_message(&fields))
 }
 
 /// Has a table with an index over a function of hers, which does this from now on.
@@ -202,10 +201,11 @@ fn hers_and_a_member() -> (Attack, Server) {
         "CREATE ROLE member LOGIN PASSWORD 'secret';
          GRANT EXECUTE ON FUNCTION leaf_id.leaf_claim, leaf_id.leaf_worker_lease TO member;
          GRANT USAGE ON SCHEMA {HERS} TO member;
+         INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (1000);
          ALTER DATABASE {SHOP} SET {parallel} = on;
          SELECT leaf_tag_create('t', step => 1, max_step => 1, max_value => 900000)"
     ));
-    let member = Server::start_unrelated(1, &[("fsync", "off"), ("leaf_id.worker_lease", "1s")]);
+    let member = Server::start_unrelated(1, &[("fsync", "off")]);
     let mut session = member.session();
     session.run(&format!(
         "CREATE EXTENSION leaf_id; CREATE EXTENSION dblink;

@@ -74,7 +74,6 @@ fn look_after(attack: &Attack) {
         "SELECT leaf_id.leaf_worker_retire(5, false)",
         "SELECT leaf_id.leaf_worker_set_aside(6, now())",
         "SELECT * FROM leaf_id.fleet",
-        "SELECT leaf_id.leaf_worker_release(0)",
         "SELECT leaf_snowflake_decode(leaf_snowflake_next())",
         "SELECT leaf_snowflake_min(now())",
         "SELECT leaf_tag_reset('v', 1)",
@@ -431,10 +430,11 @@ fn replaced_functions(attack: &Attack) -> Vec<String> {
 #[test]
 fn a_function_in_the_place_of_leaf_ids_that_a_worker_calls() {
     each(OWNERS, |&by| {
-        let attack = Attack::on_installed(by, &[("leaf_id.worker_lease", "2s")]);
+        let attack = Attack::on_installed(by, &[]);
         create_tag(&attack);
-        attack.server.lease(SHOP, "here");
         let mut admin = attack.admin();
+        admin.run("INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (2000)");
+        attack.server.lease(SHOP, "here");
         wait_until(LIMIT, "a lease", || {
             admin
                 .try_column::<i64>("SELECT leaf_snowflake_next()")

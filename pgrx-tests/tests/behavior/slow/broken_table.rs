@@ -126,16 +126,17 @@ fn tables_of_the_registry_that_were_changed() {
     each(
         [
             "ALTER TABLE {worker} ALTER token TYPE text",
-            "ALTER TABLE {worker} ALTER lease_ms TYPE numeric",
+            "ALTER TABLE {worker} ALTER floor_ms TYPE numeric",
             "ALTER TABLE {worker} DROP token, ADD token text",
             "ALTER TABLE {registry} ALTER epoch_ms TYPE text",
             "ALTER TABLE {registry} ALTER timeline TYPE text",
             "ALTER TABLE {worker} DROP CONSTRAINT leaf_worker_pkey CASCADE",
         ],
         |change| {
-            let server = Server::with_leaf_id(&[("leaf_id.worker_lease", "2s")]);
-            server.lease("postgres", "here");
+            let server = Server::with_leaf_id(&[]);
             let mut admin = server.session();
+            admin.run("INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (2000)");
+            server.lease("postgres", "here");
             wait_until(LIMIT, "a lease", || admin.try_snowflake().is_ok());
             let (worker, registry) = (admin.table("leaf_worker"), admin.table("leaf_registry"));
             let sql = change
@@ -145,13 +146,11 @@ fn tables_of_the_registry_that_were_changed() {
                 println!("refused: {failure}");
             }
             let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-            let fields = format!(
-                "1, 'm', NULL, 7, NULL, NULL, {now}, {now}, 60000, 1000, 15000, 1288834974657, '41/10/12'"
-            );
-            let lease = lease_query(&lease_message("claim", &fields));
+            let fields =
+                format!("1, 'm', NULL, 7, NULL, NULL, NULL, {now}, 1288834974657, '41/10/12'");
+            let lease = lease_query(&lease_message(&fields));
             for call in [
                 "SELECT leaf_id.leaf_worker_retire(5)",
-                "SELECT leaf_id.leaf_worker_release(0)",
                 "SELECT * FROM leaf_id.fleet",
                 &lease,
             ] {

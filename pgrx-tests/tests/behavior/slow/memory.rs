@@ -82,7 +82,6 @@ pub(super) const STATEMENTS: &[&str] = &[
     "SELECT token FROM ts_parse('leaf_id.leaf_claim', '{\"version\": 1, \"tag\": \"t\", \"n\": 10}')",
     "BEGIN; SELECT leaf_id.leaf_worker_set_aside(6, now()); ROLLBACK",
     "SELECT leaf_id.leaf_worker_retire(0), leaf_id.leaf_worker_retire(0, false)",
-    "BEGIN; SELECT leaf_id.leaf_worker_release(0); ROLLBACK",
     "SELECT leaf_id_internal.leaf_skip_ids('t', leaf_segment_next('t') + 5), leaf_id_internal.leaf_function_name('leaf_sync')",
     "SELECT leaf_id_internal.leaf_gapless_raise('g')",
     REFUSED[0].0,
@@ -93,13 +92,9 @@ pub(super) const STATEMENTS: &[&str] = &[
 /// Leases a worker id to a node of this name.
 pub(super) fn lease(node: &str) -> String {
     let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-    lease_query(&lease_message(
-        "claim",
-        &format!(
-            "4711, '{node}', NULL, 2, NULL, NULL, {now}, {now} + 60000, 60000, 1000, 15000,
-             1288834974657, '41/10/12'"
-        ),
-    ))
+    lease_query(&lease_message(&format!(
+        "4711, '{node}', NULL, 2, NULL, NULL, NULL, {now}, 1288834974657, '41/10/12'"
+    )))
 }
 
 /// Statements that fail with memory, too.

@@ -230,11 +230,8 @@ fn after_every_pair_of_faults_ids_are_there_at_once() {
 /// than this is not acceptable for a member.
 #[test]
 fn with_a_leased_worker_id_ids_are_there_at_once() {
-    let registry = Registry::start();
-    let conf = [
-        ("leaf_id.worker_lease", "5min"),
-        ("leaf_id.timestamp_reservation", "5s"),
-    ];
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 300_000);
+    let conf = [("leaf_id.timestamp_reservation", "5s")];
     let server = registry.member_with_clock("%h:%p", 0, &[&CONF[1..], &conf].concat());
     let asking = Asking::default();
     let _ = asking.first(&server);

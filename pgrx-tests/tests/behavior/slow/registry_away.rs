@@ -1,22 +1,34 @@
-//! Would catch: a server that stops as soon as its registry is down, or continues after its lease
-//! has ended; one that trusts a file that is not its own, or is from before a reboot; and one that
-//! must be restarted when the registry is back.
+//! Would catch: a server that stops as soon as its registry is down, or issues ids beyond what it
+//! was granted; one that trusts a file that is not its own, or is from before a reboot, or that has
+//! to wait after one; and one that must be restarted when the registry is back.
 
 use std::fs;
 use std::time::Duration;
 
 use leaf_id_tests::{
     Asking, CENTRAL, Mode, OTHER_BOOT, Proxy, Registry, Server, Stop, assert_apart,
-    assert_in_order, edit_json, in_threads_until, now_ms, promptly, time_of, timed, wait_until,
-    worker_of,
+    assert_in_order, assert_issued_once, edit_json, in_threads_until, now_ms, promptly, time_of,
+    timed, wait_until, worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longer than a restart and the following steps.
-const LONG: [(&str, &str); 2] = [
-    ("leaf_id.worker_lease", "60s"),
-    ("leaf_id.refill_timeout", "500ms"),
-];
+/// How far ahead a registry grants, longer than a test takes: no worker id comes back.
+const LONG_MS: i64 = 600_000;
+/// A call that the launcher cannot serve fails soon.
+const IMPATIENT: [(&str, &str); 1] = [("leaf_id.refill_timeout", "500ms")];
+const USED_UP: &str = "cannot issue snowflake ids: the lease of worker id 0 is used up";
+
+fn registry_ahead(ahead_ms: i64) -> Registry {
+    Registry::ahead(Server::with_leaf_id(&[]), ahead_ms)
+}
+
+/// Kills a server as its machine does that crashes: its lease file is from before the reboot.
+fn crash_machine(server: &Server) {
+    server.kill_9();
+    edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
+    // The launcher may have ended with the postmaster, and not been killed.
+    edit_json(&server.lease_file(), "clean", "false");
+}
 
 struct Place {
     registry: Registry,
@@ -26,10 +38,10 @@ struct Place {
 
 impl Place {
     /// A server whose connection to its registry can be blocked.
-    fn new(conf: &[(&str, &str)]) -> Self {
-        let registry = Registry::start();
+    fn new(ahead_ms: i64) -> Self {
+        let registry = registry_ahead(ahead_ms);
         let proxy = Proxy::to(&registry.server);
-        let server = registry.member_by(proxy.dir(), "a", conf);
+        let server = registry.member_by(proxy.dir(), "a", &IMPATIENT);
         Self {
             registry,
             proxy,
@@ -45,7 +57,7 @@ impl Place {
 
 #[test]
 fn away_at_start_the_file_serves() {
-    let place = Place::new(&LONG);
+    let place = Place::new(LONG_MS);
     let server = &place.server;
     let mut last = server.session().next_snowflake();
     let worker_id = worker_of(last);
@@ -62,13 +74,13 @@ fn away_at_start_the_file_serves() {
             assert!(id > last);
             last = id;
             assert_eq!(place.status("worker_id_source"), "file");
-            assert_ne!(place.status("registry_away_since"), "");
+            assert_ne!(place.status("not_renewed_since"), "");
             assert_ne!(place.status("registry_error"), "");
             place.proxy.set(Mode::Pass);
             wait_until(LIMIT, "the registry", || {
                 place.status("worker_id_source") == "registry"
             });
-            assert_eq!(place.status("registry_away_since"), "");
+            assert_eq!(place.status("not_renewed_since"), "");
             let id = server.session().next_snowflake();
             assert_eq!(worker_of(id), worker_id);
             assert!(id > last);
@@ -79,8 +91,9 @@ fn away_at_start_the_file_serves() {
 }
 
 #[test]
-fn away_longer_than_the_lease() {
-    let place = Place::new(&[("leaf_id.worker_lease", "3s"), LONG[1]]);
+fn away_longer_than_granted() {
+    const AHEAD_MS: i64 = 5_000;
+    let place = Place::new(AHEAD_MS);
     let (server, proxy) = (&place.server, &place.proxy);
     let mut session = server.session();
     session.next_snowflake();
@@ -90,7 +103,6 @@ fn away_longer_than_the_lease() {
         |_, done| asking.ask(server, done),
         || {
             for mode in [Mode::Refuse, Mode::Silent] {
-                println!("{mode:?}");
                 asking.wait_for_ids();
                 place.registry.wait_for_renewal(0);
                 proxy.set(mode);
@@ -98,7 +110,7 @@ fn away_longer_than_the_lease() {
                 // It continues to issue, and reports the failure as soon as it is detected.
                 if mode == Mode::Refuse {
                     wait_until(LIMIT, "the first failure", || {
-                        !place.status("registry_away_since").is_empty()
+                        !place.status("not_renewed_since").is_empty()
                     });
                 }
                 // One may have been requested just before.
@@ -106,20 +118,26 @@ fn away_longer_than_the_lease() {
                     time_of(asking.wait_for_ids()) > away_ms
                 });
                 assert_eq!(asking.refusals().len(), refusals);
-                // Until the end of the lease; no other server can have the worker id before.
-                let ended = "cannot issue snowflake ids: the lease of worker id 0 has ended";
-                let failure = session.wait_for_refusal(ended);
-                failure.is("55000");
+                // Up to R, and not beyond it.
+                let failure = session.wait_for_refusal(USED_UP);
+                failure
+                    .is("55000")
+                    .hints("as soon as the registry renews it");
                 let holder = place.registry.holder(0).unwrap();
                 let last_ms = asking.ids().into_iter().map(time_of).max().unwrap();
-                assert!(last_ms <= holder.lease_until_ms.unwrap());
-                assert!(last_ms <= holder.reserved_until_ms);
+                let left_ms = holder.reserved_until_ms - last_ms;
+                assert!((0..1_000).contains(&left_ms), "{left_ms} ms not used");
                 wait_until(LIMIT, "the first failure", || {
-                    !place.status("registry_away_since").is_empty()
+                    !place.status("not_renewed_since").is_empty()
                 });
                 assert_ne!(place.status("registry_error"), "");
                 proxy.set(Mode::Pass);
-                asking.wait_for_ids();
+                let (_, took) = timed(|| asking.wait_for_ids());
+                println!(
+                    "{mode:?}: ids for {} ms, up to {left_ms} ms before R; then after {took:?}",
+                    last_ms - away_ms
+                );
+                assert!(took < Duration::from_secs(10), "{took:?}");
             }
         },
     );
@@ -133,10 +151,10 @@ fn away_longer_than_the_lease() {
     assert!((2..=10).contains(&warnings), "{warnings} warnings");
 }
 
-/// The file is used until the end of its lease, but no longer.
+/// The file is used up to R, but no longer.
 #[test]
-fn away_at_start_and_longer_than_the_lease() {
-    let place = Place::new(&[("leaf_id.worker_lease", "10s"), LONG[1]]);
+fn away_at_start_and_longer_than_granted() {
+    let place = Place::new(10_000);
     let server = &place.server;
     let last = server.session().next_snowflake();
     place.registry.wait_for_renewal(0);
@@ -151,19 +169,17 @@ fn away_at_start_and_longer_than_the_lease() {
     while let Ok(id) = session.try_snowflake() {
         ids.push(id);
     }
-    session.wait_for_refusal("the lease of worker id 0 has ended");
-    let until_ms = place.registry.holder(0).unwrap().lease_until_ms.unwrap();
+    session.wait_for_refusal(USED_UP).is("55000");
+    let until_ms = place.registry.holder(0).unwrap().reserved_until_ms;
     assert!(time_of(*ids.last().unwrap()) <= until_ms);
     // Nor after another start.
     server.restart();
     let mut session = server.session();
-    for _ in 0..5 {
-        let failure = session.try_snowflake().unwrap_err();
-        assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
-    }
+    session.wait_for_refusal(USED_UP).is("55000");
     place.proxy.set(Mode::Pass);
     ids.push(session.next_snowflake());
-    leaf_id_tests::assert_issued_once([ids]);
+    println!("{} ids", ids.len());
+    assert_issued_once([ids]);
 }
 
 #[test]
@@ -173,13 +189,13 @@ fn away_at_start_without_a_file() {
         let registry = Registry::start();
         let proxy = Proxy::to(&registry.server);
         proxy.set(mode);
-        let server = registry.member_by(proxy.dir(), "a", &[LONG[1]]);
+        let server = registry.member_by(proxy.dir(), "a", &IMPATIENT);
         let mut session = server.session();
         session.create_tag("t");
         let failure = session.wait_for_refusal("Worker registry");
         assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
         wait_until(LIMIT, "the first failure", || {
-            session.snowflake_status::<bool>("registry_away_since IS NOT NULL")
+            session.snowflake_status::<bool>("not_renewed_since IS NOT NULL")
         });
         for _ in 0..5 {
             promptly(|| session.try_snowflake()).unwrap_err();
@@ -198,7 +214,7 @@ fn away_at_start_without_a_file() {
 fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
     let mut session = server.session();
     wait_until(LIMIT, "the first failure", || {
-        session.snowflake_status::<bool>("registry_away_since IS NOT NULL")
+        session.snowflake_status::<bool>("not_renewed_since IS NOT NULL")
     });
     for _ in 0..10 {
         let failure = session.try_snowflake().unwrap_err();
@@ -208,52 +224,131 @@ fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
     session.next_snowflake()
 }
 
+/// Nor is there anything to wait for: it is another server.
 #[test]
 fn a_copied_file_does_not_serve() {
-    let place = Place::new(&[("leaf_id.worker_lease", "10s"), LONG[1]]);
+    let place = Place::new(LONG_MS);
     let server = &place.server;
-    let last = server.session().next_snowflake();
+    let mut ids = vec![server.session().next_snowflake()];
     let backup = server.backup();
     server.stop(Stop::Fast);
-    let copy = server.copy();
-    place.proxy.set(Mode::Refuse);
-    let clone = backup.start(&[]);
-    let id = assert_no_id_before_the_registry(&place, &clone);
-    // It gets the worker id of the original, which is gone, after the end of the lease.
-    assert_eq!(worker_of(id), worker_of(last));
-    assert!(id > last);
-    drop(clone);
-    place.proxy.set(Mode::Refuse);
-    let clone = copy.start(&[]);
-    let next = assert_no_id_before_the_registry(&place, &clone);
-    assert!(next > id);
+    for copy in [backup, server.copy()] {
+        place.proxy.set(Mode::Refuse);
+        let clone = copy.start(&[]);
+        ids.push(assert_no_id_before_the_registry(&place, &clone));
+    }
+    assert_eq!([0, 1, 2].map(|place| worker_of(ids[place])), [0, 1, 2]);
+    assert_issued_once([ids]);
 }
 
-/// The monotonic clock, by which a lease is measured, restarts with the machine.
+/// A disk that was copied while its server ran looks like that of a machine that crashed. One that
+/// was stopped proves by its token that it is the original, but has no time left.
 #[test]
 fn another_boot_does_not_serve() {
-    let place = Place::new(&[("leaf_id.worker_lease", "4s"), LONG[1]]);
+    let place = Place::new(LONG_MS);
     let server = &place.server;
-    let mut last = server.session().next_snowflake();
+    let mut ids = vec![server.session().next_snowflake()];
     for crash in [false, true] {
         if crash {
-            server.kill_9();
+            crash_machine(server);
         } else {
             server.stop(Stop::Fast);
+            edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
         }
-        let held_until_ms = place.registry.holder(0).unwrap().lease_until_ms.unwrap();
         place.proxy.set(Mode::Refuse);
-        edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
         server.launch();
         let id = assert_no_id_before_the_registry(&place, server);
-        assert_eq!(worker_of(id), worker_of(last));
-        assert!(id > last);
-        if crash {
-            // It may be a copy of a machine whose server is still running.
-            assert!(time_of(id) > held_until_ms);
-        }
-        last = id;
+        assert_eq!(worker_of(id), i32::from(crash));
+        ids.push(id);
     }
+    assert_issued_once([ids]);
+}
+
+#[test]
+fn a_crashed_machine_has_another_worker_id_at_once() {
+    let registry = registry_ahead(LONG_MS);
+    let server = registry.member("a");
+    let asking = Asking::default();
+    let crashes: [fn(&Server); 2] = [crash_machine, |server| {
+        // Its disk is lost, too.
+        server.kill_9();
+        fs::remove_file(server.lease_file()).unwrap();
+        fs::remove_file(server.reservation_file()).unwrap();
+    }];
+    let _ = asking.first(&server);
+    for (worker_id, crash) in (1..).zip(crashes) {
+        in_threads_until(
+            2,
+            |_, done| asking.ask(&server, done),
+            || {
+                asking.wait_for_ids();
+                crash(&server);
+            },
+        );
+        let before = asking.ids().into_iter().max().unwrap();
+        let (first, took) = timed(|| {
+            server.launch();
+            asking.first(&server)
+        });
+        println!("worker id {worker_id} after {:?}, of {took:?}", first.took);
+        assert!(first.took < Duration::from_secs(3), "{first:?}");
+        let id = asking.calls().last().unwrap().last;
+        assert!(id > before);
+        assert_eq!(worker_of(id), worker_id);
+    }
+    assert_apart([&asking]);
+}
+
+/// A name takes three worker ids at most, and gets them back one by one.
+#[test]
+fn a_crash_loop_takes_three_worker_ids() {
+    const AHEAD_MS: i64 = 20_000;
+    let registry = registry_ahead(AHEAD_MS);
+    let server = registry.member_with("a", &IMPATIENT);
+    let asking = Asking::default();
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        let first = asking.first(&server);
+        taken.push(worker_of(asking.ids()[taken.len()]));
+        println!("worker id {:?} after {:?}", taken.last(), first.took);
+        crash_machine(&server);
+        server.launch();
+    }
+    assert_eq!(taken, [0, 1, 2]);
+    let until_ms = registry.holder(0).unwrap().reserved_until_ms;
+    for crash in [true, false] {
+        let failure = server.session().wait_for_refusal("of servers that crashed");
+        failure
+            .is("54000")
+            .says("no free worker id")
+            .details("node \"a\" has worker ids")
+            .details("the first is free after")
+            .hints("leaf_id.node_name");
+        for worker_id in ["0", "1", "2"] {
+            failure.details(worker_id);
+        }
+        if crash {
+            crash_machine(&server);
+            server.launch();
+        }
+    }
+    let mut session = registry.server.session();
+    let problems: Vec<String> = session.column("SELECT what FROM leaf_id.problems");
+    let expected = "node \"a\" has 3 worker ids";
+    assert_eq!(problems, [expected]);
+    // Others do not suffer from it.
+    assert_eq!(
+        worker_of(registry.member("b").session().next_snowflake()),
+        3
+    );
+    let _ = asking.first(&server);
+    let late_ms = now_ms() - (until_ms + 1_000);
+    println!("the first one back {late_ms} ms after it was free");
+    assert!(late_ms >= 0);
+    let id = asking.ids()[3];
+    assert_eq!(worker_of(id), 0);
+    assert!(time_of(id) > until_ms);
+    assert_apart([&asking]);
 }
 
 /// Only the second host of the registry is left, and the first one uses up the time of a request.
@@ -262,13 +357,7 @@ fn a_silent_first_host_is_not_all_that_is_asked() {
     let registry = Registry::start();
     let silent = Proxy::to(&registry.server);
     silent.set(Mode::Silent);
-    let server = Server::start_unrelated(
-        1,
-        &[
-            ("leaf_id.claim_timeout", "2s"),
-            ("leaf_id.worker_lease", "60s"),
-        ],
-    );
+    let server = Server::start_unrelated(1, &[("leaf_id.claim_timeout", "2s")]);
     let mut session = server.session();
     session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
     session.create_foreign_server(CENTRAL, &[silent.dir(), registry.server.dir()]);
@@ -279,7 +368,7 @@ fn a_silent_first_host_is_not_all_that_is_asked() {
 /// The same worker id with another epoch repeats ids, so the file is not used.
 #[test]
 fn a_file_of_another_epoch_does_not_serve() {
-    let place = Place::new(&LONG);
+    let place = Place::new(LONG_MS);
     let server = &place.server;
     server.session().next_snowflake();
     place.proxy.set(Mode::Refuse);
@@ -292,23 +381,16 @@ fn a_file_of_another_epoch_does_not_serve() {
     assert_eq!(place.status("worker_id_source"), "");
 }
 
-/// The registry also knows an upper bound of issued ids.
+/// Nothing is known of the ids issued with the old worker id.
 #[test]
-fn a_damaged_reservation_file_is_healed() {
-    let place = Place::new(&[("leaf_id.worker_lease", "2s")]);
+fn a_damaged_reservation_file_needs_another_worker_id() {
+    let place = Place::new(LONG_MS);
     let server = &place.server;
     let last = server.session().next_snowflake();
     server.stop(Stop::Fast);
     fs::write(server.reservation_file(), "garbled").unwrap();
     server.launch();
-    let mut session = server.session();
-    let mut id = 0;
-    wait_until(LIMIT, "an id", || match session.try_snowflake() {
-        Ok(next) => {
-            id = next;
-            true
-        }
-        Err(_) => false,
-    });
-    assert!(time_of(id) > time_of(last));
+    let id = server.session().next_snowflake();
+    assert_eq!([last, id].map(worker_of), [0, 1]);
+    assert!(id > last);
 }

@@ -1,12 +1,12 @@
-//! Would catch: a server that continues to issue ids with a worker id that was reassigned: because
-//! it was stopped for longer than its lease, as a whole or in part, whatever its clock shows on
-//! resume; or because it is a copy of the holder.
+//! Would catch: a server that issues ids beyond what it was granted with a worker id that another
+//! server has by now, because it was stopped for longer than that, as a whole or in part, whatever
+//! its clock shows on resume; and a copy that issues the ids of its original.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Asking, Paused, Registry, Server, Session, Stop, assert_apart, assert_in_order,
+    Asking, Backup, Call, Paused, Registry, Server, Stop, assert_apart, assert_in_order,
     in_threads_until, now_ms, random, time_of, wait_until, worker_of,
 };
 use rand::RngExt;
@@ -14,8 +14,8 @@ use rand::RngExt;
 const LIMIT: Duration = Duration::from_secs(60);
 /// A call that the launcher cannot serve fails soon.
 const IMPATIENT: [(&str, &str); 1] = [("leaf_id.refill_timeout", "500ms")];
-/// SQLSTATEs of a server without a lease: at once, or after waiting for one.
-const NO_LEASE: [&str; 3] = ["55000", "54000", "55P03"];
+/// SQLSTATEs of a server without time to issue ids: at once, or after waiting for some.
+const NO_TIME: [&str; 3] = ["55000", "54000", "55P03"];
 
 /// Two servers that share the only worker id, 7; the first one holds it.
 fn pair(registry: &Registry, first: impl FnOnce() -> Server) -> [Server; 2] {
@@ -36,7 +36,7 @@ fn ask_both(servers: &[Server; 2], sessions: usize, act: impl FnOnce(&[Asking; 2
         || act(&asking),
     );
     // Or terminated by a shutdown.
-    let expected = [&NO_LEASE[..], &["57P01", ""]].concat();
+    let expected = [&NO_TIME[..], &["57P01", ""]].concat();
     for asking in &asking {
         asking.is_refused_with(&expected);
     }
@@ -109,9 +109,10 @@ fn a_frozen_holder_issues_nothing_on_the_old_lease() {
     }
 }
 
-/// On resume, its clock has not advanced, so by that clock the lease has not ended.
+/// On resume, its clock has not advanced: what it was granted is left to it, but is no other
+/// server's.
 #[test]
-fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
+fn a_frozen_holder_with_the_clock_set_back_issues_only_what_it_was_granted() {
     let registry = Registry::start();
     let servers = pair(&registry, || {
         registry.member_with_clock("first", 0, &IMPATIENT)
@@ -123,7 +124,9 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
             caught_up(&servers[0]);
             let frozen = servers[0].freeze();
             let frozen_ms = now_ms();
-            asking[1].wait_for_ids();
+            let until_ms = registry.holder(7).unwrap().reserved_until_ms;
+            let id = asking[1].wait_for_ids();
+            assert!(time_of(id) > until_ms);
             // Later than all its issued ids, but within its reservation.
             clock.set(frozen_ms + 20 - now_ms());
             let thawed = Instant::now();
@@ -131,7 +134,10 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
             asking[0].wait_for_refusal();
             registry.wait_for_renewal(7);
             asking[0].wait_for_refusal();
-            assert_silent_since(&asking[0], thawed, frozen_ms);
+            let left = |call: &Call| call.start >= thawed && time_of(call.last) <= until_ms;
+            let left = asking[0].calls().iter().filter(|call| left(call)).count();
+            println!("{left} calls issued ids of {} ms", until_ms - frozen_ms);
+            assert_silent_since(&asking[0], thawed, until_ms);
             // The first server takes over again.
             clock.set(0);
             servers[1].stop(Stop::Fast);
@@ -141,34 +147,47 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
     });
 }
 
-/// Only the lease prevents ids: the reservation includes the current time by the clock that was set
-/// back, and no launcher is running to close the generator.
+/// Sessions reserve for a launcher that does not, up to what was granted: also by a clock that
+/// shows that time again when another server has the worker id.
 #[test]
-fn a_frozen_launcher_with_the_clock_set_back_lets_no_session_issue() {
+fn a_frozen_launcher_with_the_clock_set_back_lets_sessions_issue_only_what_was_granted() {
     let registry = Registry::start();
     let servers = pair(&registry, || {
         registry.member_with_clock("first", 0, &IMPATIENT)
     });
+    let [of_first, of_second] = [Asking::default(), Asking::default()];
     let mut session = servers[0].session();
     registry.wait_for_renewal(7);
-    let last = session.next_snowflake();
+    of_first.call(&mut session, 1).unwrap();
+    let last_ms = time_of(of_first.ids()[0]);
     let paused = pause_launcher(&servers[0]);
-    let id = servers[1].session().next_snowflake();
-    assert!(time_of(id) > time_of(last));
-    for _ in 0..3 {
-        servers[0].clock().set(time_of(last) + 20 - now_ms());
-        let failure = session.try_snowflake().unwrap_err();
-        println!("{failure}");
-        assert!(NO_LEASE.contains(&&*failure.state), "{failure}");
-    }
+    let until_ms = registry.holder(7).unwrap().reserved_until_ms;
+    let _ = of_second.first(&servers[1]);
+    assert!(time_of(of_second.ids()[0]) > until_ms);
+    servers[0].clock().set(last_ms + 20 - now_ms());
+    let failure = loop {
+        if let Err(failure) = of_first.call(&mut session, 20) {
+            break failure;
+        }
+    };
+    println!("{failure}");
+    assert!(NO_TIME.contains(&&*failure.state), "{failure}");
+    let end_ms = of_first.ids().into_iter().map(time_of).max().unwrap();
+    println!(
+        "issued for {} ms, of {}",
+        end_ms - last_ms,
+        until_ms - last_ms
+    );
+    assert!(end_ms <= until_ms);
+    of_second.call(&mut servers[1].session(), 1000).unwrap();
     servers[0].clock().set(0);
     drop(paused);
-    session.wait_for_refusal("all 1024 worker ids");
+    session.wait_for_refusal("all 1024 worker ids").is("55000");
+    assert_apart([&of_first, &of_second]);
 }
 
-/// Sessions detect the end of the lease by themselves, by the monotonic clock.
 #[test]
-fn a_frozen_launcher_stops_no_other_server_and_lets_no_session_issue_without_a_lease() {
+fn a_frozen_launcher_stops_no_other_server_and_lets_sessions_issue_only_what_was_granted() {
     let registry = Registry::start();
     let servers = pair(&registry, || registry.member_with("first", &IMPATIENT));
     ask_both(&servers, 4, |asking| {
@@ -176,11 +195,17 @@ fn a_frozen_launcher_stops_no_other_server_and_lets_no_session_issue_without_a_l
         asking[0].wait_for_ids();
         let paused = pause_launcher(&servers[0]);
         let paused_ms = now_ms();
+        let until_ms = registry.holder(7).unwrap().reserved_until_ms;
         println!("{}", asking[0].wait_for_refusal());
-        asking[1].wait_for_ids();
+        let id = asking[1].wait_for_ids();
         let last = asking[0].ids().into_iter().max().unwrap();
-        println!("issued for {} ms more", time_of(last) - paused_ms);
+        println!(
+            "issued for {} ms more, of {}",
+            time_of(last) - paused_ms,
+            until_ms - paused_ms
+        );
         assert!(time_of(last) > paused_ms, "it must not need the launcher");
+        assert!(time_of(last) <= until_ms && time_of(id) > until_ms);
         drop(paused);
         asking[0].wait_for_refusal();
         registry.wait_for_renewal(7);
@@ -220,8 +245,8 @@ fn a_frozen_session_between_clock_and_word() {
                 .collect();
             // No other worker id is available.
             in_registry.run(&format!(
-                "SELECT leaf_id.leaf_worker_release({}); SELECT leaf_id.leaf_worker_release({1}); SELECT leaf_id.leaf_worker_retire({1})",
-                workers[old], workers[new]
+                "SELECT leaf_id.leaf_worker_retire({})",
+                workers[new]
             ));
             wait_until(LIMIT, "the worker id", || {
                 worker_of(asking[new].wait_for_ids()) == workers[old]
@@ -244,134 +269,121 @@ fn a_frozen_session_between_clock_and_word() {
     }
 }
 
-/// A copy with its original's name is refused, and the original continues.
-#[track_caller]
-fn assert_held(registry: &Registry, copy: &Server, original: &mut Session, last: &mut i64) {
-    let mut session = copy.session();
-    let failure = session.wait_for_refusal("which this server is not, or is a copy of");
-    failure.is("55000").hints("leaf_id.node_name");
-    for _ in 0..3 {
-        registry.wait_for_renewal(7);
-        let id = original.next_snowflake();
-        assert_eq!(worker_of(id), 7);
-        assert!(id > *last);
-        *last = id;
-        session.try_snowflake().unwrap_err().is("55000");
-    }
-}
-
-#[test]
-fn a_clone_of_a_data_directory() {
-    let registry = Registry::start();
-    registry.leave(&[7, 8]);
+/// A registry whose worker ids do not come back during a test, and its member.
+fn original() -> (Registry, Server) {
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 600_000);
     let server = registry.member("a");
-    let mut session = server.session();
-    let mut last = session.next_snowflake();
-    assert_eq!(worker_of(last), 7);
-
-    let clone = server.backup().start(&[]);
-    assert_held(&registry, &clone, &mut session, &mut last);
-    // With its own name, it is another server.
-    clone.configure("leaf_id.node_name", "b");
-    let mut in_clone = clone.session();
-    let id = in_clone.next_snowflake();
-    assert_eq!(worker_of(id), 8);
-
-    // A copy of a stopped server is a copy, too, even if it starts first.
-    server.stop(Stop::Fast);
-    let copy = server.copy();
-    server.launch();
-    let mut session = server.session();
-    last = session.next_snowflake();
-    let clone = copy.start(&[]);
-    assert_held(&registry, &clone, &mut session, &mut last);
-    clone.stop(Stop::Fast);
-
-    // Once the original is gone, a copy takes over, above all its possible ids.
-    server.kill_9();
-    let reserved_until_ms = registry.holder(7).unwrap().reserved_until_ms;
-    clone.launch();
-    let mut in_clone = clone.session();
-    let id = in_clone.next_snowflake();
-    assert_eq!(worker_of(id), 7);
-    assert!(id > last && time_of(id) > reserved_until_ms);
-    // Then the original counts as the copy.
-    server.launch();
-    let mut last = id;
-    assert_held(&registry, &server, &mut in_clone, &mut last);
+    server.session().next_snowflake();
+    (registry, server)
 }
 
-/// Of two servers with one name that request ids, one continues, and the other one does not.
-/// Returns true if the original continues.
+/// Starts copies of a server while that issues ids. Checks that each issues with a worker id of its
+/// own, at once. Returns these, that of the original first.
 #[track_caller]
-fn assert_one_is_held(registry: &Registry, both: [&Asking; 2]) -> bool {
-    for _ in 0..4 {
-        registry.wait_for_renewal(7);
-    }
-    let since = Instant::now();
-    registry.wait_for_renewal(7);
-    let issues = both.map(|asking| asking.calls().iter().any(|call| call.start >= since));
-    println!(
-        "the original issues: {}, the copy: {}",
-        issues[0], issues[1]
-    );
-    assert_ne!(issues[0], issues[1]);
-    let refused = both[usize::from(issues[0])].wait_for_refusal();
-    refused.is("55000");
-    println!("{refused}");
-    issues[0]
-}
-
-/// By all they contain, its files are originals. But the machine was rebooted, and their server was
-/// not shut down, so it may still be running.
-#[test]
-fn a_disk_image_clone() {
-    let registry = Registry::start();
-    registry.leave(&[7]);
-    let server = registry.member_with("a", &IMPATIENT);
-    let asking = [Asking::default(), Asking::default()];
-    let [of_original, of_copy] = &asking;
-    in_threads_until(
+fn worker_ids_of(original: &Server, copies: Vec<Backup>) -> Vec<i32> {
+    let asking: Vec<_> = (0..=copies.len()).map(|_| Asking::default()).collect();
+    let copies: Vec<_> = in_threads_until(
         2,
-        |_, done| of_original.ask(&server, done),
+        |_, done| asking[0].ask(original, done),
         || {
-            let backup = server.backup();
-            registry.wait_for_renewal(7);
-            of_original.wait_for_ids();
-            let copy = backup.of_the_disk(&server).start(&[]);
-            in_threads_until(
-                2,
-                |_, done| of_copy.ask(&copy, done),
-                || {
-                    assert!(assert_one_is_held(&registry, [of_original, of_copy]));
-                    server.kill_9();
-                    of_copy.wait_for_ids();
-                },
-            );
+            let copies = copies.into_iter().zip(&asking[1..]);
+            let copies = copies.map(|(copy, asking)| {
+                let copy = copy.start(&[]);
+                println!("{:?}", asking.first(&copy));
+                copy
+            });
+            copies.collect()
+        },
+    )
+    .1;
+    let all: Vec<_> = [original].into_iter().chain(&copies).collect();
+    in_threads_until(
+        2 * all.len(),
+        |i, done| asking[i % all.len()].ask(all[i % all.len()], done),
+        || {
+            for _ in 0..2 {
+                for asking in &asking {
+                    asking.wait_for_ids();
+                }
+            }
         },
     );
-    of_original.is_refused_with(&["57P01", "57P02", ""]);
     assert_apart(&asking);
+    let worker_ids = asking.iter().map(|asking| {
+        asking.is_never_refused();
+        assert_in_order(asking.calls());
+        let ids = asking.ids();
+        let worker_id = worker_of(ids[0]);
+        assert!(ids.iter().all(|id| worker_of(*id) == worker_id));
+        worker_id
+    });
+    worker_ids.collect()
 }
 
-/// In this case the original cannot be identified. But one of the machines was not rebooted.
+/// By a base backup of the running server, and file by file while it is stopped.
+#[test]
+fn clones_under_one_name_are_other_servers() {
+    let (registry, server) = original();
+    let running = server.backup();
+    let late = running.again();
+    server.stop(Stop::Fast);
+    let stopped = server.copy();
+    server.launch();
+    assert_eq!(worker_ids_of(&server, vec![running, stopped]), [0, 1, 2]);
+    let mut session = registry.server.session();
+    let mut problem =
+        || session.value::<String>("SELECT concat(what, advice) FROM leaf_id.problems");
+    let found = problem();
+    assert!(found.starts_with("node \"a\" has 3 worker ids"), "{found}");
+    assert!(found.contains("leaf_id.node_name"), "{found}");
+    // No more than three, unless it has a name of its own.
+    let clone = late.start(&[]);
+    clone
+        .session()
+        .wait_for_refusal("of servers that crashed or were copied")
+        .is("54000")
+        .hints("leaf_id.node_name");
+    clone.configure("leaf_id.node_name", "b");
+    assert_eq!(worker_of(clone.session().next_snowflake()), 3);
+    assert!(problem().starts_with("node \"a\" has 3 worker ids"));
+}
+
+/// By all they contain, the copy's files are originals. But the machine was rebooted, and their
+/// server was not shut down, so it may still be running.
+#[test]
+fn a_disk_image_clone() {
+    let (_registry, server) = original();
+    let copy = server.backup().of_the_disk(&server);
+    assert_eq!(worker_ids_of(&server, vec![copy]), [0, 1]);
+}
+
+/// In this case the original cannot be identified: the first one to show the token has the worker
+/// id.
 #[test]
 fn a_disk_image_of_a_stopped_server() {
-    let registry = Registry::start();
-    registry.leave(&[7]);
-    let server = registry.member_with("a", &IMPATIENT);
-    let asking = [Asking::default(), Asking::default()];
-    let [of_original, of_copy] = &asking;
-    let mut session = server.session();
-    session.next_snowflake();
-    of_original.call(&mut session, 1000).unwrap();
-    server.stop(Stop::Fast);
-    let copy = server.copy().of_the_disk(&server).start(&[]);
-    server.launch();
-    in_threads_until(
-        4,
-        |i, done| asking[i % 2].ask([&server, &copy][i % 2], done),
-        || assert_one_is_held(&registry, [of_original, of_copy]),
-    );
-    assert_apart(&asking);
+    for first_is_copy in [false, true] {
+        let (_registry, server) = original();
+        server.stop(Stop::Fast);
+        let copy = server.copy().of_the_disk(&server);
+        if !first_is_copy {
+            server.launch();
+            assert_eq!(worker_ids_of(&server, vec![copy]), [0, 1]);
+            continue;
+        }
+        let copy = copy.start(&[]);
+        let asking = [Asking::default(), Asking::default()];
+        in_threads_until(
+            2,
+            |_, done| asking[1].ask(&copy, done),
+            || {
+                asking[1].wait_for_ids();
+                server.launch();
+                let _ = asking[0].first(&server);
+                asking[0].call(&mut server.session(), 1000).unwrap();
+                asking[1].wait_for_ids();
+            },
+        );
+        assert_apart(&asking);
+        assert_eq!(asking.map(|asking| worker_of(asking.ids()[0])), [1, 0]);
+    }
 }

@@ -521,11 +521,8 @@ fn a_busy_one_is_reported() {
 
 #[test]
 fn a_claim_that_hangs_does_not_hold_up_the_lease() {
-    let registry = Registry::start();
-    let server = registry.member_with(
-        "a",
-        &[&CONF[..], &[("leaf_id.worker_lease", "12s")]].concat(),
-    );
+    let registry = Registry::ahead(Server::with_leaf_id(&[]), 12_000);
+    let server = registry.member_with("a", &CONF);
     create_database(&server, "d");
     let worker_id = worker_of(server.session().next_snowflake());
     let hogs = Hogs::start(&server);
@@ -566,11 +563,7 @@ fn a_claim_that_hangs_does_not_hold_up_the_lease() {
 fn a_registry_that_says_nothing_does_not_hold_up_claims() {
     let registry = Registry::start();
     let proxy = Proxy::to(&registry.server);
-    let server = registry.member_by(
-        proxy.dir(),
-        "a",
-        &[&CONF[..], &[("leaf_id.worker_lease", "3s")]].concat(),
-    );
+    let server = registry.member_by(proxy.dir(), "a", &CONF);
     for database in ["a", "b"] {
         create_database(&server, database);
     }

@@ -137,12 +137,12 @@ fn a_worker_id_that_the_layout_does_not_have_is_refused() {
 fn a_leased_worker_id_that_the_layout_does_not_have_is_not_used() {
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "auto"),
-        ("leaf_id.worker_registry", "postgres"),
-        ("leaf_id.worker_lease", "2s"),
         ("leaf_id.timestamp_reservation", "100ms"),
     ]);
     let mut session = server.session();
+    session.run("INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (2000)");
     session.run("SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(0, 899) n");
+    server.set("leaf_id.worker_registry", "postgres");
     let leased = |session: &mut Session| {
         let sql = "SELECT leaf_snowflake_next() >> 12 & 1023 = 900";
         session.try_column::<bool>(sql).is_ok_and(|is| is == [true])
@@ -152,7 +152,7 @@ fn a_leased_worker_id_that_the_layout_does_not_have_is_not_used() {
     server.restart();
     let mut session = server.session();
     session.run("SET leaf_id.refill_timeout = '1s'");
-    // Nor after the end of the lease, when the registry could grant it again.
+    // Nor after its lease, when the registry could grant it again.
     let issues = becomes(Duration::from_secs(5), || {
         match session.try_column::<i64>("SELECT leaf_snowflake_next()") {
             Ok(_) => true,

@@ -19,15 +19,13 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// Statements for a row of the table: preparation by a superuser, and statements each of which must
 /// either succeed, or fail because of a missing privilege. `{role}` stands for the role.
 fn statements(action: &str) -> (&'static str, Vec<String>) {
-    let lease = |kind, who| {
-        let fields =
-            format!("{who}, {{now}}, {{now}}, 60000, 10000, 15000, 1288834974657, '41/10/12'");
-        lease_query(&lease_message(kind, &fields))
+    let lease = |tokens| {
+        let fields = format!(
+            "1, '{{role}}', {tokens}, NULL, NULL, NULL, {{now}}, 1288834974657, '41/10/12'"
+        );
+        lease_query(&lease_message(&fields))
     };
-    let (claim, renewal) = (
-        lease("claim", "1, '{role}', 0, 2, NULL, NULL"),
-        lease("renew", "1, '{role}', 2, 3, 5, NULL"),
-    );
+    let (claim, renewal) = (lease("0, 2"), lease("2, 3"));
     let (prepare, statements): (&str, &[&str]) = match action {
         "issue ids of a tag that was granted to `public`" => (
             "",
@@ -185,18 +183,14 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[&claim, &renewal],
         ),
-        "`leaf_worker_release`, `leaf_worker_retire`, `leaf_worker_set_aside`" => (
-            "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
-             INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name) VALUES (900, 1, 'x')
-             ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x';
-             DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
+        "`leaf_worker_retire`, `leaf_worker_set_aside`" => (
+            "DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
             &[
-                "SELECT leaf_id.leaf_worker_release(900)",
                 "SELECT leaf_id.leaf_worker_retire(901)",
                 "SELECT leaf_id.leaf_worker_set_aside(902, now())",
             ],
         ),
-        "set what the registry allows" => (
+        "set the terms of the registry" => (
             "",
             &["INSERT INTO leaf_id.leaf_registry (max_ids_per_role) VALUES (512)
                ON CONFLICT (one) DO UPDATE SET max_ids_per_role = excluded.max_ids_per_role"],

@@ -24,11 +24,13 @@ const CLONES: Caller = Caller {
     server: MEMBERS,
     session: SESSIONS,
 };
-/// Clock offsets above `leaf_id.max_clock_skew`, ...
+/// Clock offsets that the registry does not tolerate at a claim, ...
 const OFF_MS: [i64; 3] = [2000, 60_000, 3_600_000];
 /// ... and below, so that nothing may be refused.
 const NUDGES_MS: [i64; 2] = [20, 500];
 const CLAIM: &str = "pg_catalog.ts_parse(";
+/// What a server without a worker id says.
+const REFUSED: [&str; 3] = ["54000", "55000", "55P03"];
 
 /// Name, `step`, `max_step`, and max ids per call.
 const TAGS: [(&str, i32, i32, u32); 4] = [
@@ -72,7 +74,6 @@ events! {
     NudgeClock
     CloneMember
     RenameNode
-    ReleaseWorkerId
     RetireWorkerId
 }
 
@@ -98,8 +99,8 @@ impl Happening for Event {
 
     fn recovers(self) -> Duration {
         if self.keeps_worker_ids_away() {
-            // The lease of a token that was lost, and the skew.
-            Duration::from_secs(8)
+            // What was granted ahead before a failover, twice the skew, and a request.
+            Duration::from_secs(10)
         } else {
             // Two claims that time out.
             Duration::from_secs(3)
@@ -159,7 +160,7 @@ impl Event {
 
 /// True if a call for snowflake ids was refused, or waited too long for the registry.
 fn is_refusal(failure: &Failure) -> bool {
-    ["55000", "55P03"].contains(&&*failure.state) && failure.message.contains("snowflake id")
+    REFUSED.contains(&&*failure.state) && failure.message.contains("snowflake id")
 }
 
 /// Two servers: a central server and its synchronous standby.
@@ -180,6 +181,9 @@ impl Pair {
         ]);
         first.admit_members();
         first.lease_worker_ids();
+        first
+            .session()
+            .run("INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (6000)");
         let second = first.standby(&[]);
         let pair = Self {
             servers: [first, second],
@@ -236,7 +240,6 @@ impl Member {
             number + 1,
             0,
             &[
-                ("leaf_id.worker_lease", "6s"),
                 ("leaf_id.timestamp_reservation", "300ms"),
                 ("leaf_id.refill_timeout", "3s"),
                 ("leaf_id.claim_timeout", "1s"),
@@ -291,7 +294,7 @@ impl Subject for Fleet<'_> {
     }
 
     fn excuses(&self, cut: &Cut) -> bool {
-        cut.caller == CLONES && ["55000", "55P03"].contains(&&*cut.failure.state)
+        cut.caller == CLONES && REFUSED.contains(&&*cut.failure.state)
     }
 }
 
@@ -384,15 +387,14 @@ impl Driver<'_, Fleet<'_>> {
                 self.pass(100..2000);
                 let server = &self.subject.members[number].server;
                 server.set("leaf_id.node_name", &node_name(number));
-                // It has lost the token of this node, so it waits for the end of its own lease,
-                // perhaps for longer than the next two events take.
+                // It has lost the token of this node. If that has three worker ids, it waits for the
+                // first to pass, perhaps for longer than the next two events take.
                 let mut session = server.session();
-                wait_until(LIMIT, "the node's own lease to end", || {
+                wait_until(LIMIT, "a worker id of the node", || {
                     session.try_run("SELECT leaf_snowflake_next()").is_ok()
                 });
             }
-            Event::ReleaseWorkerId => self.take_worker_id("leaf_id.leaf_worker_release", number),
-            Event::RetireWorkerId => self.take_worker_id("leaf_id.leaf_worker_retire", number),
+            Event::RetireWorkerId => self.retire_worker_ids(number),
         }
     }
 
@@ -523,12 +525,12 @@ impl Driver<'_, Fleet<'_>> {
         }
     }
 
-    /// Revokes a member's worker id.
-    fn take_worker_id(&mut self, function: &str, number: usize) {
+    /// Revokes a member's worker ids.
+    fn retire_worker_ids(&mut self, number: usize) {
         let mut session = self.subject.pair.primary().session();
         let name = node_name(number);
         session.run(&format!(
-            "SELECT {function}(worker_id) FROM leaf_id.leaf_worker WHERE node_name = '{name}'"
+            "SELECT leaf_id.leaf_worker_retire(worker_id) FROM leaf_id.leaf_worker WHERE node_name = '{name}'"
         ));
     }
 }

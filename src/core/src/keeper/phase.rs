@@ -16,11 +16,10 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn terms(&self, grant: Option<Grant>) -> Terms {
+    pub(super) fn terms(&self) -> Terms {
         Terms {
             reservation_ms: self.look.reservation_ms,
-            configured_lead_ms: self.look.max_lead_ms,
-            granted_lead_ms: grant.map_or(FOR_EVER, |grant| grant.max_lead_ms),
+            max_lead_ms: self.look.max_lead_ms,
         }
     }
 }

@@ -1,12 +1,11 @@
-//! Inputs and outputs of the state machine. Times in Unix milliseconds, except those of the
-//! monotonic clock (`boot`).
+//! Inputs and outputs of the state machine. Times in Unix milliseconds.
 
 use crate::lease::Effect;
 use crate::reservation::{Floor, Stored};
 use crate::snowflake::Lead;
 use crate::state::{LeadReason, State};
 
-/// No end: a lease that is not limited, and a time later than any other.
+/// A time later than any other.
 pub const FOR_EVER: i64 = i64::MAX;
 
 /// Observations at each step.
@@ -14,8 +13,6 @@ pub const FOR_EVER: i64 = i64::MAX;
 pub struct Seen {
     /// The clock.
     pub now_ms: i64,
-    /// The monotonic clock.
-    pub boot_ms: i64,
     /// Timestamp of the last id, or the floor that the generator was opened above; the epoch if it
     /// was never opened.
     pub last_ms: i64,
@@ -144,13 +141,8 @@ pub enum Action {
     SetLead(Lead),
     /// Show the reason why ids lead the clock; `None` if they no longer do.
     ShowLead(Option<LeadReason>),
-    /// Set the limits of the lease.
-    SetLease {
-        /// End of the lease, by the monotonic clock.
-        until_boot_ms: i64,
-        /// End of the time recorded by the registry; nothing later may be reserved.
-        recorded_until_ms: i64,
-    },
+    /// Set the end of the time recorded by the registry; nothing later may be reserved.
+    SetRecorded(i64),
     /// Forget the lease.
     StopLeasing,
     /// Ask the registry soon, because its recorded time is used up.

@@ -1,12 +1,25 @@
 //! The decision; see the header of [`super`].
+//!
+//! | the requester | has moved, up to MF + skew | otherwise |
+//! | --- | --- | --- |
+//! | shows the token of its row, R not passed | as below | R raised |
+//! | the registry's own server, and such a worker id is there | inherited | inherited, unless its token is shown |
+//! | shows the token of its row, R passed | as below | the same worker id, above MF |
+//! | holds a segment of a row under its name, which has not passed | R raised | as below |
+//! | holds one that has passed, and shows the token of the row, which has not | R raised | as below |
+//! | any other | refused: Moved | another worker id, or refused: Clock, Full |
+//!
+//! A row counts if it is in service, and in the layout, which may have been changed for one with
+//! fewer worker ids. The worker id that the registry's own server has by hand is not in service.
 
 use super::peers;
 use super::terms::*;
-use crate::lease::{Held, Kind, Question, Status};
+use crate::lease::{Grant, Question, Status};
 use crate::message::shown;
 use crate::sometimes;
 
-mod claim;
+/// Max worker ids of one name that have not passed.
+pub const MAX_PER_NAME: usize = 3;
 
 /// Decides on a request, or returns which lock is needed; see the header of [`super`]. The request
 /// must be valid.
@@ -18,38 +31,45 @@ pub fn decide(
     here: &Here,
 ) -> Next {
     let registry = *tables.registry;
-    let bounds = registry.bounds;
     let mut case = Case {
         rows: tables.rows,
+        registry_locked: tables.registry_locked,
         request,
         requester,
         here,
         registry,
-        max_skew_ms: request.max_skew_ms.min(bounds.max_skew_ms),
-        lease_ms: request.question.lease_ms.min(bounds.max_lease_ms),
-        max_lead_ms: request.max_lead_ms.min(bounds.max_lead_ms),
-        clock_offset_ms: request.now_ms.saturating_sub(here.arrived_ms),
-        grace_ms: None,
+        now_ms: here.arrived_ms.max(registry.moved_at_ms.unwrap_or(0)),
+        events: Vec::new(),
     };
     let peers = case.peers();
-    let mut changes = Changes::default();
-    let outcome = case.outcome(tables.registry_locked, peers, &mut changes);
-    let outcome = match outcome {
-        Ok(granted) => Ok(granted),
-        Err(Stop::Refused(refusal)) => Err(refusal),
-        Err(Stop::LockRegistry) => return Next::LockRegistry,
+    let (outcome, rows) = match case.choose(peers) {
+        Ok(choice) => {
+            let (granted, row) = case.grant(choice);
+            (Ok(granted), vec![row])
+        }
+        Err(Stop::Refused(refusal)) => (Err(refusal), Vec::new()),
+        Err(Stop::LockRegistry) => {
+            let locked = tables.rows.iter().find(|(_, hold)| *hold == Hold::Locked);
+            return match locked {
+                Some((row, _)) => Next::StartOver {
+                    worker_id: row.worker_id,
+                },
+                None => Next::LockRegistry,
+            };
+        }
         Err(Stop::LockRow { worker_id, wait }) => return Next::LockRow { worker_id, wait },
     };
     Next::Done(Box::new(Decision {
         reply: Reply {
             registry_ms: here.arrived_ms,
             peers,
-            max_skew_ms: case.max_skew_ms,
+            max_skew_ms: registry.bounds.max_skew_ms,
+            ahead_ms: registry.bounds.grant_ahead_ms,
             outcome,
         },
         registry: (case.registry != registry).then_some(case.registry),
-        rows: changes.rows,
-        events: changes.events,
+        rows,
+        events: case.events,
     }))
 }
 
@@ -60,101 +80,51 @@ enum Stop {
     Refused(Refusal),
 }
 
-fn refused<T>(status: Status, detail: impl Into<String>) -> Result<T, Stop> {
-    let detail = detail.into();
+fn refused<T>(status: Status, detail: String) -> Result<T, Stop> {
     Err(Stop::Refused(Refusal { status, detail }))
-}
-
-#[derive(Default)]
-struct Changes {
-    rows: Vec<Row>,
-    events: Vec<Event>,
 }
 
 /// The worker id to be granted.
 struct Choice {
     row: Row,
     floor_ms: i64,
+    is_new: bool,
 }
 
 impl Choice {
     /// A worker id whose floor remains in force: the answer that contained it may have been lost.
     fn kept(row: Row, floor_ms: i64) -> Self {
-        let floor_ms = floor_ms.max(row.floor_ms);
-        Self { row, floor_ms }
+        Self {
+            floor_ms: floor_ms.max(row.floor_ms),
+            row,
+            is_new: false,
+        }
     }
 }
 
 /// A request and its context.
 struct Case<'a> {
     rows: &'a [(Row, Hold)],
+    registry_locked: bool,
     request: &'a LeaseRequest,
     requester: &'a Requester<'a>,
     here: &'a Here,
     /// The registry's row after the decision.
     registry: Registry,
-    /// Tolerated clock skew: the smaller of the request's and the registry's.
-    max_skew_ms: i64,
-    /// Duration of the lease to be granted.
-    lease_ms: i64,
-    /// Max lead over the requester's clock: the smaller of the request's and the registry's.
-    max_lead_ms: i64,
-    clock_offset_ms: i64,
-    /// Time until worker ids are assigned again; `None` if there is no grace.
-    grace_ms: Option<i64>,
+    /// When the request arrived, but not before the last move: another clock may have been set
+    /// back, and what has passed then has passed.
+    now_ms: i64,
+    events: Vec<Event>,
 }
 
 impl Case<'_> {
-    fn now_ms(&self) -> i64 {
-        self.here.now.wall_ms
-    }
-
-    fn renews(&self) -> bool {
-        self.request.question.kind == Kind::Renew
-    }
-
     fn is_requester(&self, row: &Row) -> bool {
-        let LeaseRequest {
-            system_identifier,
-            node_name,
-            ..
-        } = self.request;
         // Names are scoped by role: none takes another's.
-        row.is_held_by(*system_identifier, node_name)
+        row.is_held_by(self.request.system_identifier, &self.request.node_name)
             && row
                 .role
                 .as_deref()
                 .is_none_or(|role| role == self.requester.role)
-    }
-
-    /// True if the worker id is retired, or if the registry's own server has it by hand.
-    fn is_retired(&self, row: &Row) -> bool {
-        row.retired || self.here.worker_id == Some(row.worker_id)
-    }
-
-    fn is_here(&self) -> bool {
-        self.registry.place == Some(self.here.place)
-    }
-
-    /// True if the row may have a holder whose lease another registry's clock would still renew.
-    fn may_be_live(&self, row: &Row) -> bool {
-        row.may_be_live(self.now_ms(), self.registry.bounds.max_skew_ms)
-    }
-
-    fn find(&self, worker_id: u16) -> Option<&(Row, Hold)> {
-        self.rows.iter().find(|(row, _)| row.worker_id == worker_id)
-    }
-
-    /// The locked row of a worker id; `None` if there is none.
-    fn lock(&self, worker_id: u16) -> Result<Option<Row>, Stop> {
-        match self.find(worker_id) {
-            Some((row, Hold::Locked)) => Ok(Some(row.clone())),
-            Some(_) => Err(Stop::LockRow {
-                worker_id,
-                wait: true,
-            }),
-            None => Ok(None),
-        }
     }
 
     /// True if the requester proves that it is the holder and not a copy.
@@ -165,159 +135,21 @@ impl Case<'_> {
         row.token != 0 && [token, next_token].contains(&row.token)
     }
 
-    /// Vote of the other members with a live lease. Offsets measured by another registry's clock,
-    /// before a promotion, are excluded.
-    fn peers(&self) -> Peers {
-        let mut offsets: Vec<(Option<&[u8]>, i64)> = Vec::new();
-        if self.is_here() {
-            let moved_at_ms = self.registry.moved_at_ms;
-            for (row, _) in self.rows {
-                let met = match (row.renewed_at_ms, moved_at_ms) {
-                    (Some(renewed), Some(moved)) => renewed >= moved,
-                    _ => true,
-                };
-                if let Some(offset) = row.clock_offset_ms
-                    && met
-                    && row.is_live(self.here.arrived_ms)
-                    && !self.is_requester(row)
-                {
-                    offsets.push((row.role.as_deref(), offset));
-                }
-            }
-        }
-        peers::vote(offsets, self.requester.role, self.clock_offset_ms)
+    fn is_in_service(&self, row: &Row) -> bool {
+        !row.retired
+            && self.here.worker_id != Some(row.worker_id)
+            && row.worker_id <= self.request.layout.max_worker_id()
+            && (!row.host || self.requester.host)
     }
 
-    fn outcome(
-        &mut self,
-        locked: bool,
-        peers: Peers,
-        changes: &mut Changes,
-    ) -> Result<Granted, Stop> {
-        self.compare_clocks(peers, changes)?;
-        if !self.renews() || self.registry.grace.is_some() || !self.is_here() {
-            // Serialize claims, until the transaction is committed and acknowledged.
-            if !locked {
-                return Err(Stop::LockRegistry);
-            }
-            self.note_move(changes);
-        }
-        let epoch_ms = self.registry.epoch_ms.unwrap_or(self.here.epoch_ms);
-        if epoch_ms != self.request.epoch_ms {
-            let asked = self.request.epoch_ms;
-            return refused(
-                Status::Epoch,
-                format!("the epoch of this registry is {epoch_ms}, not {asked}"),
-            );
-        }
-        let layout = self.registry.layout.unwrap_or(self.here.layout);
-        if layout != self.request.layout {
-            let asked = self.request.layout;
-            return refused(
-                Status::Layout,
-                format!("the layout of this registry is {layout}, not {asked}"),
-            );
-        }
-        let choice = if self.renews() {
-            self.renew()?
-        } else {
-            self.claim()?
-        };
-        if !self.renews() {
-            self.registry.epoch_ms = Some(epoch_ms);
-            self.registry.layout = Some(layout);
-        }
-        self.grant(choice, changes)
+    /// True if R has passed by every clock that the registry may have. If a failover lost what is
+    /// granted then, the promoted registry would not renew the previous holder's grant.
+    fn has_passed(&self, until_ms: i64) -> bool {
+        until_ms.saturating_add(self.registry.bounds.max_skew_ms) <= self.now_ms
     }
 
-    /// Checks the requester's clock, before waiting for any lock.
-    fn compare_clocks(&self, peers: Peers, changes: &mut Changes) -> Result<(), Stop> {
-        let off = |by_ms: i64, what: String| {
-            let ms = by_ms.unsigned_abs();
-            let side = if by_ms > 0 { "ahead of" } else { "behind" };
-            refused(Status::Clock, format!("the clock is {ms} ms {side} {what}"))
-        };
-        let allowed = -self.max_skew_ms..=self.max_skew_ms;
-        if !allowed.contains(&self.clock_offset_ms) {
-            return off(self.clock_offset_ms, "the registry's".into());
-        }
-        let Some(offset_ms) = peers.offset_ms.filter(|_| peers.votes >= 2) else {
-            return Ok(());
-        };
-        let by_ms = self.clock_offset_ms.saturating_sub(offset_ms);
-        if allowed.contains(&by_ms) {
-            return Ok(());
-        }
-        // If the registry's own clock was set, all recorded offsets are outdated. Recording new
-        // ones makes the members agree again.
-        let own = (self.rows.iter().map(|(row, _)| row))
-            .find(|row| self.is_requester(row) && self.shows_token(row));
-        if let Some(own) = own
-            && let Some(row) = self.lock(own.worker_id)?
-        {
-            changes.rows.push(Row {
-                clock_offset_ms: Some(self.clock_offset_ms),
-                ..row
-            });
-        }
-        let votes = peers.votes;
-        let whose = if peers.by_role { "roles" } else { "servers" };
-        off(by_ms, format!("the median of {votes} other {whose}"))
-    }
-
-    /// Detects a move of the registry, and computes the remaining grace.
-    fn note_move(&mut self, changes: &mut Changes) {
-        let now = self.here.now;
-        let begun = Grace {
-            since_boot_ms: now.boot_ms,
-            server_start: self.here.server_start,
-        };
-        if !self.is_here() {
-            self.registry.place = Some(self.here.place);
-            self.registry.moved_at_ms = Some(now.wall_ms);
-            self.registry.grace = Some(begun);
-            sometimes!("registry: moved");
-            changes.events.push(Event::Moved);
-        }
-        let Some(grace) = self.registry.grace else {
-            return;
-        };
-        let grace = if grace.server_start == begun.server_start {
-            grace
-        } else {
-            begun
-        };
-        let leases = self.rows.iter().map(|(row, _)| row.lease_ms);
-        let longest = leases.chain([self.lease_ms]).max().unwrap_or(0);
-        let left = longest.saturating_sub(now.boot_ms.saturating_sub(grace.since_boot_ms));
-        if left > 0 {
-            self.registry.grace = Some(grace);
-            self.grace_ms = Some(left);
-            return;
-        }
-        sometimes!("registry: the grace is over");
-        // Fixed by the first claim after the grace; recomputing it per claim would push every new
-        // holder ahead of the clock.
-        self.registry.grace = None;
-        self.registry.moved_floor_ms = self
-            .registry
-            .moved_floor_ms
-            .max(Some(self.above_forgotten()));
-    }
-
-    /// A time above everything that may have been recorded before a move, given that all those
-    /// leases have ended: the end of a lease plus the skew and the lead granted to its holder, by
-    /// the clock of a registry that was ahead of this one. Uses the bounds for all members, not the
-    /// requester's.
-    fn above_forgotten(&self) -> i64 {
-        let Bounds {
-            max_skew_ms,
-            max_lead_ms,
-            ..
-        } = self.registry.bounds;
-        self.now_ms()
-            .saturating_add(2 * max_skew_ms)
-            .saturating_add(max_lead_ms)
+    fn is_here(&self) -> bool {
+        self.registry.place == Some(self.here.place)
     }
 
     /// See [`Registry::moved_floor_ms`].
@@ -325,96 +157,360 @@ impl Case<'_> {
         self.registry.moved_floor_ms.unwrap_or(0)
     }
 
-    /// A floor above all ids of previous holders.
-    fn floor_above(&self, row: &Row) -> i64 {
-        let above_clock = self.now_ms().saturating_add(self.max_skew_ms);
-        row.reserved_until_ms
-            .max(above_clock)
-            .max(self.moved_floor())
+    /// True if rows may lack what was granted before a move.
+    fn may_have_forgotten(&self) -> bool {
+        self.registry.moved_floor_ms.is_some() && !self.has_passed(self.moved_floor())
     }
 
-    fn in_grace<T>(&self) -> Result<T, Stop> {
-        let ms = self.grace_ms.unwrap_or(0);
+    /// The locked row of a worker id; `None` if there is none.
+    fn lock(&self, worker_id: u16) -> Result<Option<Row>, Stop> {
+        let of = |(row, _): &&(Row, Hold)| row.worker_id == worker_id;
+        match self.rows.iter().find(of) {
+            Some((row, Hold::Locked)) => Ok(Some(row.clone())),
+            Some(_) => Err(Stop::LockRow {
+                worker_id,
+                wait: true,
+            }),
+            None => Ok(None),
+        }
+    }
+
+    /// The row whose token the requester shows, unlocked.
+    fn own(&self) -> Option<&Row> {
+        let mut rows = self.rows.iter().map(|(row, _)| row);
+        rows.find(|row| self.is_requester(row) && self.shows_token(row) && self.is_in_service(row))
+    }
+
+    fn choose(&mut self, peers: Peers) -> Result<Choice, Stop> {
+        self.compare_ids()?;
+        if self.is_here()
+            && !self.may_have_forgotten()
+            && let Some(own) = self.own()
+            && own.reserved_until_ms > self.now_ms
+            && let Some(row) = self.lock(own.worker_id)?
+        {
+            return Ok(Choice::kept(row, 0));
+        }
+        // Serialize everything else, until the transaction is committed and acknowledged.
+        if !self.registry_locked {
+            return Err(Stop::LockRegistry);
+        }
+        self.note_move();
+        let choice = if self.may_have_forgotten() {
+            match self.inherited()? {
+                Some(inherited) => Ok(inherited),
+                None => self.held(),
+            }
+        } else {
+            self.claim(peers)
+        }?;
+        self.registry.epoch_ms.get_or_insert(self.request.epoch_ms);
+        self.registry.layout.get_or_insert(self.request.layout);
+        Ok(choice)
+    }
+
+    /// Checks what all members must have in common, before any lock.
+    fn compare_ids(&self) -> Result<(), Stop> {
+        let epoch_ms = self.registry.epoch_ms.unwrap_or(self.here.epoch_ms);
+        let asked = self.request.epoch_ms;
+        if epoch_ms != asked {
+            let detail = format!("the epoch of this registry is {epoch_ms}, not {asked}");
+            return refused(Status::Epoch, detail);
+        }
+        let layout = self.registry.layout.unwrap_or(self.here.layout);
+        let asked = self.request.layout;
+        if layout != asked {
+            let detail = format!("the layout of this registry is {layout}, not {asked}");
+            return refused(Status::Layout, detail);
+        }
+        Ok(())
+    }
+
+    /// Notes the first use after a move: the latest time that the registry can have granted
+    /// elsewhere, given that its clocks differ by no more than the max skew. Fixed once: computed
+    /// for each claim, it would push every new holder ahead of the clock.
+    fn note_move(&mut self) {
+        if self.is_here() {
+            return;
+        }
+        sometimes!("registry: moved");
+        let Bounds {
+            grant_ahead_ms,
+            max_skew_ms,
+            ..
+        } = self.registry.bounds;
+        self.now_ms = self.now_ms.max(self.here.now_ms);
+        let forgotten_ms = self.now_ms.saturating_add(grant_ahead_ms + max_skew_ms);
+        self.registry.place = Some(self.here.place);
+        self.registry.moved_at_ms = Some(self.now_ms);
+        self.registry.moved_floor_ms = Some(forgotten_ms.max(self.moved_floor()));
+        self.events.push(Event::Moved);
+    }
+
+    /// The worker id of the registry's previous server, for its current one. Like a worker id set
+    /// by hand, it passes on with the replicated data, and its previous holder is down. So nothing
+    /// is waited for, and the recorded reservation does not count: the floor is above everything
+    /// that another server of the cluster can have issued.
+    fn inherited(&self) -> Result<Option<Choice>, Stop> {
+        if !self.requester.host {
+            return Ok(None);
+        }
+        let passes_on = |row: &&Row| {
+            let holder = row.holder.as_ref();
+            row.host
+                && self.is_in_service(row)
+                && holder.is_some_and(|holder| {
+                    holder.system_identifier == self.request.system_identifier
+                })
+        };
+        let Some(found) = self.rows.iter().map(|(row, _)| row).find(passes_on) else {
+            return Ok(None);
+        };
+        let row = self.lock(found.worker_id)?;
+        let above_others_ms = self.now_ms.saturating_add(self.here.max_lead_ms);
+        // And above earlier holders.
+        Ok(row.map(|row| Choice {
+            is_new: !self.is_requester(&row),
+            ..Choice::kept(row, above_others_ms)
+        }))
+    }
+
+    /// The worker id that the requester holds by its last answer. Its row may lack the last
+    /// renewals, and so the token of it. The worker id cannot have been granted to another server
+    /// since: the segment has not passed; or its answer was lost, and the row, whose token the
+    /// requester shows, has not. A token alone is no proof, since the holder's may be a later one.
+    fn held(&self) -> Result<Choice, Stop> {
+        if let Some(held) = self.request.question.held
+            && let Some(row) = self.lock(held.worker_id)?
+            && self.is_in_service(&row)
+            && self.is_requester(&row)
+        {
+            let until_ms = held.reserved_until_ms;
+            let is_granted = until_ms <= self.moved_floor();
+            let is_known = self.shows_token(&row) && row.reserved_until_ms > self.now_ms;
+            if is_known || is_granted && until_ms > self.now_ms {
+                sometimes!("registry: a holder goes on after a move");
+                let (floor_ms, until_ms) = match is_granted {
+                    true => (held.floor_ms, until_ms),
+                    false => (0, 0),
+                };
+                let reserved_until_ms = row.reserved_until_ms.max(until_ms);
+                return Ok(Choice::kept(
+                    Row {
+                        reserved_until_ms,
+                        ..row
+                    },
+                    floor_ms,
+                ));
+            }
+        }
+        sometimes!("registry: a claim waits until nothing forgotten is left");
+        let until = (self.here.format_ms)(
+            self.moved_floor()
+                .saturating_add(self.registry.bounds.max_skew_ms),
+        );
         refused(
-            Status::Grace,
+            Status::Moved,
             format!(
-                "the registry was promoted or restored and may have forgotten leases: it grants worker ids again in {ms} ms"
+                "the registry was promoted or restored and may have forgotten leases: until {until} it leases worker ids only to servers that hold one"
             ),
         )
     }
 
-    fn renew(&self) -> Result<Choice, Stop> {
-        let lost = |detail: String| refused(Status::Lost, detail);
-        let Some(Held { worker_id, .. }) = self.request.question.held else {
-            return lost("no worker id was named".into());
-        };
-        let row = self.lock(worker_id)?;
-        let Some((row, holder)) = row.and_then(|row| {
-            let holder = row.holder.clone()?;
-            Some((row, holder))
-        }) else {
-            return lost(format!("worker id {worker_id} is leased to nobody"));
-        };
-        if !self.is_requester(&row) {
-            // Do not disclose node names across roles.
-            return lost(if row.admits(self.requester) {
-                format!(
-                    "worker id {worker_id} is leased to node \"{}\" of system {}",
-                    shown(&holder.node_name),
-                    holder.system_identifier
-                )
-            } else {
-                format!("worker id {worker_id} is leased to a server of another role")
-            });
+    fn claim(&self, peers: Peers) -> Result<Choice, Stop> {
+        if let Some(own) = self.own()
+            && let Some(row) = self.lock(own.worker_id)?
+        {
+            sometimes!("registry: a holder is late");
+            return Ok(Choice::kept(row, self.moved_floor()));
         }
-        if !self.shows_token(&row) {
-            let node = shown(&holder.node_name);
-            return lost(format!(
-                "worker id {worker_id} was renewed by a copy of node \"{node}\""
-            ));
+        if let Some(inherited) = self.inherited()? {
+            return Ok(inherited);
         }
-        if self.is_retired(&row) {
-            sometimes!("registry: a retired worker id is not renewed");
-            return refused(Status::Retired, format!("worker id {worker_id} is retired"));
+        if self.request.question.held.is_none() {
+            self.compare_clocks(peers)?;
         }
-        let live = row.is_live(self.now_ms());
-        if self.grace_ms.is_some() && !live {
-            // It may have been reassigned since, and that may have been lost.
-            return self.in_grace();
-        }
-        Ok(Choice::kept(row, if live { 0 } else { self.moved_floor() }))
+        self.count_names()?;
+        let row = self.another()?;
+        Ok(Choice {
+            floor_ms: row.reserved_until_ms.max(self.moved_floor()),
+            row,
+            is_new: true,
+        })
     }
 
-    fn grant(&self, choice: Choice, changes: &mut Changes) -> Result<Granted, Stop> {
+    fn clock_offset_ms(&self) -> i64 {
+        (self.request.now_ms).saturating_sub(self.here.arrived_ms)
+    }
+
+    /// Checks the clock of a server that holds nothing. That of a holder may be anything: it has R.
+    fn compare_clocks(&self, peers: Peers) -> Result<(), Stop> {
+        let max_skew_ms = self.registry.bounds.max_skew_ms;
+        let allowed = -max_skew_ms..=max_skew_ms;
+        let off = |by_ms: i64, what: String| {
+            let ms = by_ms.unsigned_abs();
+            let side = if by_ms > 0 { "ahead of" } else { "behind" };
+            refused(Status::Clock, format!("the clock is {ms} ms {side} {what}"))
+        };
+        let offset_ms = self.clock_offset_ms();
+        if !allowed.contains(&offset_ms) {
+            return off(offset_ms, "the registry's".into());
+        }
+        let median_ms = peers.offset_ms.filter(|_| peers.votes >= 2);
+        let by_ms = offset_ms.saturating_sub(median_ms.unwrap_or(offset_ms));
+        if !allowed.contains(&by_ms) {
+            let votes = peers.votes;
+            let whose = if peers.by_role { "roles" } else { "servers" };
+            return off(by_ms, format!("the median of {votes} other {whose}"));
+        }
+        Ok(())
+    }
+
+    /// Vote of the other members that hold a worker id. Offsets measured by another registry's
+    /// clock, before a promotion, are excluded.
+    fn peers(&self) -> Peers {
+        let is_peer = |row: &&Row| {
+            let moved_at_ms = self.registry.moved_at_ms.unwrap_or(0);
+            self.is_here()
+                && row.renewed_at_ms.is_none_or(|at_ms| at_ms >= moved_at_ms)
+                && row.reserved_until_ms > self.now_ms
+                && !self.is_requester(row)
+        };
+        let rows = self.rows.iter().map(|(row, _)| row).filter(is_peer);
+        let offsets = rows.filter_map(|row| Some((row.role.as_deref(), row.clock_offset_ms?)));
+        peers::vote(
+            offsets.collect(),
+            self.requester.role,
+            self.clock_offset_ms(),
+        )
+    }
+
+    /// Checks how many worker ids this name has that have not passed.
+    fn count_names(&self) -> Result<(), Stop> {
+        let rows = self.rows.iter().map(|(row, _)| row);
+        let of_name = |row: &&Row| {
+            self.is_requester(row) && !row.retired && !self.has_passed(row.reserved_until_ms)
+        };
+        let mut live: Vec<&Row> = rows.filter(of_name).collect();
+        live.sort_unstable_by_key(|row| row.worker_id);
+        let Some(first_ms) = live.iter().map(|row| row.reserved_until_ms).min() else {
+            return Ok(());
+        };
+        if live.len() < MAX_PER_NAME {
+            return Ok(());
+        }
+        sometimes!("registry: a name has enough worker ids");
+        let ids: Vec<_> = live.iter().map(|row| row.worker_id.to_string()).collect();
+        refused(
+            Status::Full,
+            format!(
+                "node \"{}\" has worker ids {}, of servers that crashed or were copied: the first is free after {}",
+                shown(&self.request.node_name),
+                ids.join(", "),
+                (self.here.format_ms)(first_ms.saturating_add(self.registry.bounds.max_skew_ms)),
+            ),
+        )
+    }
+
+    /// True if the row is held by the requester's role.
+    fn belongs(&self, row: &Row) -> bool {
+        row.role.as_deref() == Some(self.requester.role)
+    }
+
+    /// True if the requester's role may have another worker id.
+    fn is_below_limit(&self) -> bool {
+        let Some(max) = self.registry.bounds.max_ids_per_role else {
+            return true;
+        };
+        let in_service = self.rows.iter().filter(|(row, _)| !row.retired);
+        let rows = in_service.filter(|(row, _)| self.belongs(row));
+        self.requester.trusted || i64::try_from(rows.count()).is_ok_and(|count| count < max)
+    }
+
+    /// A worker id that has passed, locked, or one that was never granted.
+    fn another(&self) -> Result<Row, Stop> {
+        let is_below_limit = self.is_below_limit();
+        let passed = self.rows.iter().filter(|(row, hold)| {
+            // A locked row is being renewed.
+            *hold != Hold::Busy
+                && self.is_in_service(row)
+                && self.has_passed(row.reserved_until_ms)
+                && (is_below_limit || self.belongs(row))
+        });
+        let by_age = |(row, _): &&(Row, Hold)| (row.reserved_until_ms, row.worker_id);
+        let names = (passed.clone()).filter(|(row, _)| self.is_requester(row));
+        let largest = self.request.layout.max_worker_id();
+        let (row, hold) = match names.min_by_key(by_age) {
+            Some(own) => own,
+            None => match (
+                self.fresh(largest).filter(|_| is_below_limit),
+                passed.min_by_key(by_age),
+            ) {
+                (Some(worker_id), _) => {
+                    return Ok(Row {
+                        worker_id,
+                        ..Row::default()
+                    });
+                }
+                (None, Some(oldest)) => oldest,
+                (None, None) => return self.full(largest, is_below_limit),
+            },
+        };
+        match hold {
+            Hold::Locked => Ok(row.clone()),
+            Hold::Seen | Hold::Busy => Err(Stop::LockRow {
+                worker_id: row.worker_id,
+                wait: false,
+            }),
+        }
+    }
+
+    /// A worker id without a row.
+    fn fresh(&self, largest: u16) -> Option<u16> {
+        let mut taken = vec![false; usize::from(largest) + 1];
+        let rows = self.rows.iter().map(|(row, _)| row.worker_id);
+        for worker_id in rows.chain(self.here.worker_id) {
+            if let Some(taken) = taken.get_mut(usize::from(worker_id)) {
+                *taken = true;
+            }
+        }
+        let mut all = (0..=largest).zip(taken);
+        all.find_map(|(worker_id, taken)| (!taken).then_some(worker_id))
+    }
+
+    fn full(&self, largest: u16, is_below_limit: bool) -> Result<Row, Stop> {
+        let detail = if is_below_limit {
+            let all = u32::from(largest) + 1;
+            format!("all {all} worker ids are leased or retired")
+        } else {
+            let role = shown(self.requester.role);
+            let max = self.registry.bounds.max_ids_per_role.unwrap_or(0);
+            format!(
+                "role \"{role}\" has {max} worker ids, as many as \"max_ids_per_role\" in leaf_registry allows"
+            )
+        };
+        refused(Status::Full, detail)
+    }
+
+    fn grant(&mut self, choice: Choice) -> (Grant, Row) {
         let Choice {
             row: before,
             floor_ms,
+            is_new,
         } = choice;
-        // A node has one worker id. The one it had before was retired.
-        for (row, _) in self.rows {
-            if row.worker_id != before.worker_id
-                && self.is_requester(row)
-                && let Some(row) = self.lock(row.worker_id)?
-            {
-                sometimes!("registry: a node leaves its former worker id");
-                changes.rows.push(row.without_holder());
-            }
-        }
-        let now_ms = self.now_ms();
         let worker_id = before.worker_id;
-        let same = self.is_requester(&before);
-        if !same {
-            changes.events.push(Event::Leased(worker_id));
+        if is_new {
+            self.events.push(Event::Leased(worker_id));
         }
-        // Above the floor, or nothing could be issued before the first renewal, but no further than
-        // a holder's ids can be at the end of its lease.
-        let latest = now_ms
-            .saturating_add(self.lease_ms)
-            .saturating_add(self.max_skew_ms)
-            .saturating_add(self.max_lead_ms);
-        let wanted = (self.request.reserve_until_ms).max(floor_ms.saturating_add(self.lease_ms));
-        let reserved_until_ms = (before.reserved_until_ms).max(wanted.min(latest));
-        changes.rows.push(Row {
+        // By both clocks, so that one that is wrong puts no R far ahead.
+        let ahead_ms = self.registry.bounds.grant_ahead_ms;
+        let latest_ms = self
+            .now_ms
+            .min(self.request.now_ms)
+            .saturating_add(ahead_ms);
+        let reserved_until_ms = before.reserved_until_ms.max(latest_ms.min(LAST_MS));
+        debug_assert!(!before.retired, "out of service");
+        let row = Row {
             worker_id,
             holder: Some(Holder {
                 system_identifier: self.request.system_identifier,
@@ -422,23 +518,23 @@ impl Case<'_> {
             }),
             role: Some(self.requester.role.to_vec()),
             token: self.request.question.next_token,
-            leased_at_ms: before.leased_at_ms.filter(|_| same).or(Some(now_ms)),
-            renewed_at_ms: Some(now_ms),
-            lease_until_ms: Some(now_ms.saturating_add(self.lease_ms)),
-            lease_ms: self.lease_ms,
+            leased_at_ms: before
+                .leased_at_ms
+                .filter(|_| !is_new)
+                .or(Some(self.now_ms)),
+            renewed_at_ms: Some(self.now_ms),
             reserved_until_ms,
             floor_ms,
-            clock_offset_ms: Some(self.clock_offset_ms),
+            clock_offset_ms: Some(self.clock_offset_ms()),
             retired: before.retired,
             host: self.requester.host,
             address: self.requester.address.map(<[u8]>::to_vec),
-        });
-        Ok(Granted {
+        };
+        let grant = Grant {
             worker_id,
             floor_ms,
             reserved_until_ms,
-            lease_ms: self.lease_ms,
-            max_lead_ms: self.max_lead_ms,
-        })
+        };
+        (grant, row)
     }
 }

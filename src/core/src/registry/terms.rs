@@ -3,29 +3,22 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
-use crate::lease::{Answer, Clocks, Question, Status};
+use crate::lease::{Answer, Clocks, Grant, Question, Status};
 use crate::message;
 
-/// Max duration of a lease, in milliseconds.
-const LONGEST_LEASE_MS: i64 = 86_400_000;
-/// Max clock skew in a request, in milliseconds.
-const LARGEST_SKEW_MS: i64 = 3_600_000;
-/// Max lead over the clock in a request, in milliseconds.
-pub const LARGEST_LEAD_MS: i64 = 3_600_000;
 /// Max length of a node name, in bytes.
 pub(crate) const LONGEST_NAME: usize = 63;
 /// The end of the year 9999, in Unix milliseconds.
 pub const LAST_MS: i64 = 253_402_300_799_999;
 
-/// Limits set by the registry's owner. See the header of [`super`].
+/// Terms set by the registry's owner. See the header of [`super`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Tolerated skew of a member's clock, in milliseconds. A member may be stricter.
+    /// Tolerated skew of clocks: of a member's that asks for a worker id, and between the servers
+    /// that the registry fails over to. In milliseconds.
     pub max_skew_ms: i64,
-    /// Max duration of a lease, in milliseconds.
-    pub max_lease_ms: i64,
-    /// Max lead of a member's ids over its clock, in milliseconds. A member may be stricter.
-    pub max_lead_ms: i64,
+    /// G: how far ahead of the clock timestamps are granted, in milliseconds.
+    pub grant_ahead_ms: i64,
     /// Max worker ids per role; `None`: no limit.
     pub max_ids_per_role: Option<i64>,
 }
@@ -33,15 +26,12 @@ pub struct Bounds {
 impl Bounds {
     /// Defaults.
     ///
-    /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last one hour, twelve times
-    /// the default of `leaf_id.worker_lease`. The grace after a promotion is the longest lease on
-    /// record, so this bounds the grace that one member can cause. The lead is the default
-    /// of `leaf_id.max_clock_lead`. A role may have 256 worker ids, a
-    /// quarter of all: enough for a fleet that shares one role, and most remain for other roles.
+    /// With five minutes, members go on through an outage of the registry of three to five. A role
+    /// may have 256 worker ids, a quarter of all: enough for a fleet that shares one role, and most
+    /// remain for other roles.
     pub const DEFAULT: Self = Self {
         max_skew_ms: 1_000,
-        max_lease_ms: 3_600_000,
-        max_lead_ms: 10_000,
+        grant_ahead_ms: 300_000,
         max_ids_per_role: Some(256),
     };
 }
@@ -59,15 +49,6 @@ pub struct Place {
     pub relation: u32,
 }
 
-/// The time after a promotion or a restore during which no worker id is assigned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grace {
-    /// Start of the grace, by the monotonic clock.
-    pub since_boot_ms: i64,
-    /// Start time of the server whose clock that is; after a restart the grace starts over.
-    pub server_start: i64,
-}
-
 /// The registry's own row. Times in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registry {
@@ -78,14 +59,12 @@ pub struct Registry {
     /// Layout of all members' ids, which determines the number of worker ids; `None` before the
     /// first.
     pub layout: Option<Layout>,
-    /// Time of its first use after the last promotion or restore.
+    /// Time of its first use after the last promotion or restore. From then on, no earlier time
+    /// counts.
     pub moved_at_ms: Option<i64>,
-    /// The grace, while it lasts.
-    pub grace: Option<Grace>,
-    /// Upper bound of everything recorded before the move that may have been lost; fixed at the end
-    /// of the grace.
+    /// MF: nothing that was recorded before the move, and may have been lost, is later.
     pub moved_floor_ms: Option<i64>,
-    /// The owner's limits.
+    /// The owner's terms.
     pub bounds: Bounds,
 }
 
@@ -103,30 +82,25 @@ pub struct Holder {
 pub struct Row {
     /// The worker id.
     pub worker_id: u16,
-    /// Its holder, even if the lease has ended; `None` if there is none.
+    /// Its current or last holder; `None` if there is none.
     pub holder: Option<Holder>,
     /// Role of the holder.
     pub role: Option<Vec<u8>>,
-    /// Token that the holder must present; 0 matches nobody.
+    /// Token that the holder must present; 0 matches none.
     pub token: i64,
     /// Time of the first grant to this holder.
     pub leased_at_ms: Option<i64>,
-    /// Time of the last renewal.
+    /// Time of the last grant.
     pub renewed_at_ms: Option<i64>,
-    /// End of the lease, by this server's clock. Reassigned no earlier than the max clock skew
-    /// after it.
-    pub lease_until_ms: Option<i64>,
-    /// Duration of the lease, in milliseconds.
-    pub lease_ms: i64,
     /// R: no id of any holder so far has a later timestamp.
     pub reserved_until_ms: i64,
     /// Ids of this holder have later timestamps.
     pub floor_ms: i64,
-    /// Holder's clock minus the registry's at the last renewal, in milliseconds.
+    /// Holder's clock minus the registry's at the last grant, in milliseconds.
     pub clock_offset_ms: Option<i64>,
-    /// Neither leased nor renewed any more.
+    /// Not granted any more.
     pub retired: bool,
-    /// Leased to the registry's own server, and reserved for that server, whichever it is after a
+    /// Granted to the registry's own server, and kept for that server, whichever it is after a
     /// promotion: so no failover can have lost another holder.
     pub host: bool,
     /// Address that the holder connected from.
@@ -134,17 +108,6 @@ pub struct Row {
 }
 
 impl Row {
-    pub(super) fn is_live(&self, now_ms: i64) -> bool {
-        self.lease_until_ms.is_some_and(|until| until > now_ms)
-    }
-
-    /// True if the lease may still be live by the clock of another registry, which may be behind
-    /// this one by up to the max skew. Until then the worker id is not reassigned: if a failover
-    /// lost the reassignment, the promoted registry would renew the previous holder's lease.
-    pub(super) fn may_be_live(&self, now_ms: i64, max_skew_ms: i64) -> bool {
-        self.is_live(now_ms.saturating_sub(max_skew_ms))
-    }
-
     pub(super) fn is_held_by(&self, system_identifier: i64, node_name: &[u8]) -> bool {
         self.holder.as_ref().is_some_and(|holder| {
             holder.system_identifier == system_identifier && holder.node_name == node_name
@@ -161,9 +124,9 @@ impl Row {
                 .is_none_or(|role| role == requester.role)
     }
 
-    /// Retires the worker id for ids up to `until_ms` that somebody composes. It is not leased; if
-    /// that changes later, the holder starts above `until_ms`. `None` if ids may have been issued
-    /// with it: it has or had a holder, or is retired because a server has it configured.
+    /// Retires the worker id for ids with timestamps up to `until_ms` that users compose. If it is
+    /// put back into service later, its holder starts above `until_ms`. `None` if ids may have been
+    /// issued with it: it has or had a holder, or is retired because a server has it configured.
     #[must_use]
     pub fn set_aside(self, until_ms: i64) -> Option<Self> {
         let unused = self.reserved_until_ms == 0
@@ -177,25 +140,18 @@ impl Row {
         })
     }
 
-    /// Removes the holder. The reservation is kept, so the next holder starts above it.
+    /// Puts the worker id back into service, without a holder: another server may have had it
+    /// configured meanwhile, and issued ids with timestamps up to `until_ms`.
     #[must_use]
-    pub(super) fn without_holder(self) -> Self {
+    pub fn back_in_service(self, until_ms: i64) -> Self {
         Self {
             holder: None,
             role: None,
             token: 0,
-            lease_ms: 0,
+            reserved_until_ms: self.reserved_until_ms.max(until_ms),
             clock_offset_ms: None,
+            retired: false,
             ..self
-        }
-    }
-
-    /// Removes the holder and its lease, on the operator's word that the holder is gone.
-    #[must_use]
-    pub fn released(self) -> Self {
-        Self {
-            lease_until_ms: None,
-            ..self.without_holder()
         }
     }
 }
@@ -224,10 +180,10 @@ pub struct Requester<'a> {
     pub host: bool,
 }
 
-/// A request with its sender and terms.
+/// A request with its sender.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LeaseRequest {
-    /// The question. A renewal's reservation in it is ignored.
+    /// The question.
     pub question: Question,
     /// System identifier of the sender's cluster.
     pub system_identifier: i64,
@@ -236,12 +192,6 @@ pub struct LeaseRequest {
     pub node_name: Vec<u8>,
     /// Sender's clock, in Unix milliseconds.
     pub now_ms: i64,
-    /// Requested end of the reservation, in Unix milliseconds.
-    pub reserve_until_ms: i64,
-    /// Sender's `leaf_id.max_clock_skew`, in milliseconds.
-    pub max_skew_ms: i64,
-    /// Max lead of the sender's ids over its clock, in milliseconds.
-    pub max_lead_ms: i64,
     /// Sender's `leaf_id.epoch`, in Unix milliseconds.
     pub epoch_ms: i64,
     /// Layout of the sender's ids.
@@ -256,38 +206,37 @@ impl LeaseRequest {
             token,
             next_token,
             held,
-            lease_ms,
-            ..
         } = self.question;
-        held.is_none_or(|held| held.worker_id <= self.layout.max_worker_id())
-            && self.node_name.len() <= LONGEST_NAME
+        held.is_none_or(|held| {
+            held.worker_id <= self.layout.max_worker_id()
+                && (0..=LAST_MS).contains(&held.floor_ms)
+                && (0..=LAST_MS).contains(&held.reserved_until_ms)
+        }) && self.node_name.len() <= LONGEST_NAME
             && !self.node_name.iter().any(u8::is_ascii_control)
             && next_token != 0
             && next_token != token
             && (0..=LAST_MS).contains(&self.now_ms)
-            && (1..=LONGEST_LEASE_MS).contains(&lease_ms)
-            && (0..=LARGEST_SKEW_MS).contains(&self.max_skew_ms)
-            && (0..=LARGEST_LEAD_MS).contains(&self.max_lead_ms)
     }
 }
 
-/// The registry's own server and its clocks.
+/// The registry's own server and its clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Here {
     /// Current place of the registry.
     pub place: Place,
-    /// Start time of the server.
-    pub server_start: i64,
     /// Its own `leaf_id.epoch`, in Unix milliseconds.
     pub epoch_ms: i64,
     /// Layout of its own ids.
     pub layout: Layout,
     /// Its clock when the request arrived, before any wait for a lock, in Unix milliseconds.
     pub arrived_ms: i64,
+    /// The same, now.
+    pub now_ms: i64,
     /// Its own worker id, if it is set by hand.
     pub worker_id: Option<u16>,
-    /// Its current clocks.
-    pub now: Clocks,
+    /// How far ids of a server that shares its worker id, and has been the registry's own before,
+    /// may lead this clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// Formats Unix milliseconds for messages.
     pub format_ms: fn(i64) -> String,
 }
@@ -314,25 +263,10 @@ pub struct Peers {
     pub by_role: bool,
 }
 
-/// A grant. Times in Unix milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Granted {
-    /// The worker id.
-    pub worker_id: u16,
-    /// Ids must have later timestamps.
-    pub floor_ms: i64,
-    /// Ids must not have later timestamps.
-    pub reserved_until_ms: i64,
-    /// Duration of the lease in milliseconds, at most as requested.
-    pub lease_ms: i64,
-    /// Max lead of ids over the holder's clock in milliseconds, at most as requested.
-    pub max_lead_ms: i64,
-}
-
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Any status but [`Status::Granted`].
+    /// The reason.
     pub status: Status,
     /// Explanation for people.
     #[serde(
@@ -349,39 +283,28 @@ pub struct Reply {
     pub registry_ms: i64,
     /// Vote of the other members' clocks.
     pub peers: Peers,
-    /// Tolerated clock skew in milliseconds: the smaller of the request's and the registry's.
+    /// Tolerated clock skew, in milliseconds.
     pub max_skew_ms: i64,
+    /// G: see [`Bounds::grant_ahead_ms`].
+    pub ahead_ms: i64,
     /// The grant or the refusal.
-    pub outcome: Result<Granted, Refusal>,
+    pub outcome: Result<Grant, Refusal>,
 }
 
 impl Reply {
     /// Converts the reply to the receiver's view.
     #[must_use]
-    pub fn heard(&self, sent: Clocks, received: Clocks) -> Option<Answer> {
-        let (status, granted) = match &self.outcome {
-            Ok(granted) if (1..=LONGEST_LEASE_MS).contains(&granted.lease_ms) => {
-                (Status::Granted, *granted)
-            }
-            Err(refusal) if refusal.status != Status::Granted => {
-                (refusal.status, Granted::default())
-            }
-            _ => return None,
-        };
-        Some(Answer {
-            status,
-            worker_id: granted.worker_id,
-            floor_ms: granted.floor_ms,
-            reserved_until_ms: granted.reserved_until_ms,
-            lease_ms: granted.lease_ms,
-            max_lead_ms: granted.max_lead_ms,
+    pub fn heard(&self, sent: Clocks, received: Clocks) -> Answer {
+        Answer {
+            outcome: (self.outcome.as_ref().copied()).map_err(|refusal| refusal.status),
+            ahead_ms: self.ahead_ms,
             max_skew_ms: self.max_skew_ms,
             registry_ms: self.registry_ms,
             peers: self.peers.votes,
             peers_offset_ms: self.peers.offset_ms.unwrap_or(0),
             sent,
             received,
-        })
+        }
     }
 }
 
@@ -412,6 +335,12 @@ pub struct Decision {
 pub enum Next {
     /// Lock the registry's row, inserting it if needed; then reread all rows.
     LockRegistry,
+    /// The row that was locked has changed meanwhile: end the transaction, and let the requester ask
+    /// again. The registry's row is locked before rows of worker ids.
+    StartOver {
+        /// The worker id.
+        worker_id: u16,
+    },
     /// Lock the row of a worker id and reread it.
     LockRow {
         /// The worker id.

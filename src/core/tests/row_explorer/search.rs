@@ -26,6 +26,8 @@ pub struct Rules<R> {
 }
 
 impl<R: Copy + PartialEq> Rules<R> {
+    pub const ALL: Self = Self { without: None };
+
     pub fn hold(self, rule: R) -> bool {
         self.without != Some(rule)
     }
@@ -330,7 +332,7 @@ fn shown<S: Debug>(history: &[S]) -> String {
 pub fn assert_holds<W: World>(histories: Histories<'_, W::Step>, long: u64) {
     let depth = support::rounds(histories.depth, long);
     let histories = Histories { depth, ..histories };
-    let rules = Rules { without: None };
+    let rules = Rules::ALL;
     let begun = Instant::now();
     let (worlds, history) = explore::<W>(rules, histories);
     report::keep(&Line {
@@ -358,7 +360,7 @@ pub fn assert_holds<W: World>(histories: Histories<'_, W::Step>, long: u64) {
 
 /// Asserts that none of these histories breaks a promise if all rules hold.
 pub fn assert_none<W: World>(histories: Histories<'_, W::Step>) {
-    let rules = Rules { without: None };
+    let rules = Rules::ALL;
     let begun = Instant::now();
     let (worlds, history) = explore::<W>(rules, histories);
     println!(
@@ -454,7 +456,7 @@ pub fn history<W: Repeated>(
     histories: Histories<'_, W::Step>,
     random: &mut impl RngExt,
 ) -> String {
-    let rules = Rules { without: None };
+    let rules = Rules::ALL;
     let steps = some_of(histories.steps, random);
     let mut begin = begin.iter();
     let mut world = W::new();

@@ -216,10 +216,6 @@ pub mod pg {
         })
     }
 
-    pub fn boot_ms() -> i64 {
-        0
-    }
-
     pub fn format_ms(ms: i64) -> String {
         ms.to_string()
     }
