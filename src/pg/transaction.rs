@@ -12,7 +12,7 @@ use pgrx::{PgSqlErrorCode, PgTryBuilder};
 pub struct Caught {
     /// The SQLSTATE.
     pub code: PgSqlErrorCode,
-    /// The primary message.
+    /// The message, with its detail.
     pub message: String,
 }
 
@@ -28,11 +28,27 @@ fn caught(error: CaughtError) -> Caught {
         | CaughtError::ErrorReport(report)
         | CaughtError::RustPanic {
             ereport: report, ..
-        } => Caught {
-            code: report.sql_error_code(),
-            message: report.message().to_string(),
-        },
+        } => {
+            let code = report.sql_error_code();
+            // The details of a violated constraint show a row, which not every reader may see.
+            let detail = report.detail().filter(|_| !is_of_constraint(code));
+            Caught {
+                code,
+                message: match detail {
+                    Some(detail) => format!("{}: {detail}", report.message()),
+                    None => report.message().to_string(),
+                },
+            }
+        }
     }
+}
+
+/// True for class `integrity_constraint_violation`: of a SQLSTATE's five characters of six bits, the
+/// first two are the class.
+fn is_of_constraint(code: PgSqlErrorCode) -> bool {
+    const CLASS: i32 = (1 << 12) - 1;
+    let class = PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION;
+    (code as i32 ^ class as i32) & CLASS == 0
 }
 
 /// Runs a worker's transaction. It is committed if `body` returns `Ok`, aborted otherwise. A

@@ -285,3 +285,23 @@ fn a_rename_onto_a_name_that_is_here_arrives() {
     wait_for(&mut here, MAX_IDS, &["a 1", "b 900000", "later 1"]);
     wait_for(&mut here, series, &["x 0", "y 9"]);
 }
+
+/// A row filter on a column that is not part of the replica identity forbids all updates of a table.
+#[test]
+fn a_publication_with_a_row_filter_says_why_claims_fail() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_tag_create('t');
+         CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc WHERE (max_id > 1)",
+    );
+    let failure = session.fails("SELECT leaf_segment_next('t')");
+    println!("{failure}");
+    // Both ends of it; the log has it all.
+    failure
+        .details("cannot update table")
+        .details("replica identity");
+    assert!(server.log().contains("publication WHERE expression"));
+    session.run("DROP PUBLICATION p");
+    assert_eq!(session.value::<i64>("SELECT leaf_segment_next('t')"), 1);
+}
