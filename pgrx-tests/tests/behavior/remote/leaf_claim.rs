@@ -273,6 +273,32 @@ fn a_promoted_standby_skips_once() {
     assert_eq!(standby.log().matches("leaf_id: skipped").count(), 1);
 }
 
+/// Short claims have made the next ones short. An edit that changes none of the limits makes them as
+/// long as the step again, and is lost together with what was claimed after it.
+#[test]
+fn a_promoted_standby_skips_for_an_edit_that_was_lost() {
+    let primary = Server::with_leaf_id(&[]);
+    let mut session = primary.session();
+    session.run("SELECT leaf_tag_create('t', step => 1000, max_step => 100000)");
+    let mut ids = Vec::new();
+    while session.value::<i32>("SELECT largest_claim FROM leaf_id.leaf_alloc") > 100 {
+        ids.extend(claim(&mut session, "t", 10).ids());
+    }
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    standby.cut_off();
+    session.run("UPDATE leaf_id.leaf_alloc SET description = 'orders'");
+    for _ in 0..2 {
+        ids.extend(claim(&mut session, "t", 8000).ids());
+    }
+    primary.kill_9();
+    standby.promote();
+    let first = claim(&mut standby.session(), "t", 10);
+    assert!(first.skipped >= 16_000, "{first:?}");
+    ids.extend(first.ids());
+    assert_issued_once([ids]);
+}
+
 /// A message of the frontend/backend protocol.
 fn message(kind: Option<u8>, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
