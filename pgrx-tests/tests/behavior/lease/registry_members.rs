@@ -449,10 +449,10 @@ fn a_retired_holder_stops() {
 
     // If no worker id is left, it issues up to R, and then gets none.
     registry.leave(&[]);
-    let failure = session.wait_for_refusal("the lease of worker id 1 is used up");
+    let failure = session.wait_for_refusal("all 1024 worker ids are leased or retired");
     failure
         .is("55000")
-        .details("all 1024 worker ids are leased or retired");
+        .says("the lease of worker id 1 is used up");
     server.restart();
     let mut session = server.session();
     session.wait_for_refusal("all 1024 worker ids").is("54000");
