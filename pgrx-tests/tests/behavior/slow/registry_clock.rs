@@ -2,7 +2,6 @@
 //! network is slow; one that stops for its clock while it has one, or issues ids beyond what it was
 //! granted; and ids issued twice because the registry's clock was set.
 
-use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
@@ -177,9 +176,13 @@ fn a_slow_registry_is_no_skew() {
     session.run("CREATE EXTENSION leaf_id");
     server.lease_from(registry.server.dir(), "a");
     let mut while_frozen = |frozen| {
-        wait_until(LIMIT, "a request", || session.worker("registrar").is_some());
-        // Longer than the tolerated skew.
-        thread::sleep(Duration::from_millis(1500));
+        // For longer than the tolerated skew.
+        wait_until(LIMIT, "a request that waits", || {
+            session.value(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'leaf_id registrar'
+                     AND clock_timestamp() > backend_start + interval '1500 ms')",
+            )
+        });
         drop(frozen);
     };
     while_frozen(frozen);

@@ -324,7 +324,7 @@ pub struct Decision {
     pub reply: Reply,
     /// New version of the registry's row, which is locked then; `None` if unchanged.
     pub registry: Option<Registry>,
-    /// New versions of rows of worker ids, to be updated or inserted in this order.
+    /// New version of the row of the worker id, to be updated or inserted; empty if none is granted.
     pub rows: Vec<Row>,
     /// Events to log.
     pub events: Vec<Event>,
