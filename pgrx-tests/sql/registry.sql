@@ -17,9 +17,10 @@ CREATE FUNCTION public.answer(
     answer json, OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint, OUT registry_ms bigint,
     OUT detail text, OUT ahead_ms bigint, OUT max_skew_ms bigint)
 LANGUAGE sql AS $$
-    SELECT coalesce(answer #>> '{outcome,Err,status}', 'granted'), ok.worker_id, ok.floor_ms, ok.reserved_until_ms,
-        (answer ->> 'registry_ms')::bigint, answer #>> '{outcome,Err,detail}', (answer ->> 'ahead_ms')::bigint, (answer ->> 'max_skew_ms')::bigint
-    FROM json_to_record(coalesce(answer #> '{outcome,Ok}', '{}'))
+    SELECT coalesce(answer #>> '{answer,outcome,Err}', 'granted'), ok.worker_id, ok.floor_ms, ok.reserved_until_ms,
+        (answer #>> '{answer,registry_ms}')::bigint, nullif(answer ->> 'detail', ''),
+        (answer #>> '{answer,ahead_ms}')::bigint, (answer #>> '{answer,max_skew_ms}')::bigint
+    FROM json_to_record(coalesce(answer #> '{answer,outcome,Ok}', '{}'))
         ok (worker_id integer, floor_ms bigint, reserved_until_ms bigint)
 $$;
 \set terms 'public.now_ms(), 1288834974657, ''41/10/12'''

@@ -39,14 +39,14 @@ pub fn lease_message(fields: &str) -> String {
 pub fn lease_query(message: &str) -> String {
     let call = call("leaf_worker_lease", message);
     format!(
-        "SELECT coalesce(token::json #>> '{{outcome,Err,status}}', 'granted') AS status,
-             coalesce(token::json #>> '{{outcome,Err,detail}}', '') AS detail,
-             (token::json #>> '{{outcome,Ok,worker_id}}')::integer AS worker_id,
-             (token::json #>> '{{outcome,Ok,floor_ms}}')::bigint AS floor_ms,
-             (token::json #>> '{{outcome,Ok,reserved_until_ms}}')::bigint AS reserved_until_ms,
-             (token::json ->> 'registry_ms')::bigint AS registry_ms,
-             (token::json #>> '{{peers,votes}}')::integer AS peers,
-             (token::json #>> '{{peers,offset_ms}}')::bigint AS peers_offset_ms
+        "SELECT coalesce(token::json #>> '{{answer,outcome,Err}}', 'granted') AS status,
+             coalesce(token::json ->> 'detail', '') AS detail,
+             (token::json #>> '{{answer,outcome,Ok,worker_id}}')::integer AS worker_id,
+             (token::json #>> '{{answer,outcome,Ok,floor_ms}}')::bigint AS floor_ms,
+             (token::json #>> '{{answer,outcome,Ok,reserved_until_ms}}')::bigint AS reserved_until_ms,
+             (token::json #>> '{{answer,registry_ms}}')::bigint AS registry_ms,
+             (token::json #>> '{{answer,peers,votes}}')::integer AS peers,
+             (token::json #>> '{{answer,peers,offset_ms}}')::bigint AS peers_offset_ms
          FROM {call}"
     )
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use leaf_id_core::lease::{Answer, Effect, Grant, Lease, LeaseHolder, Question, Status, Step};
+use leaf_id_core::lease::{Effect, Grant, Heard, Lease, LeaseHolder, Question, Status, Step};
 
 use crate::files;
 use crate::files::lease::HolderIdentity;
@@ -140,9 +140,9 @@ impl LeaseClient {
         };
         self.asked = None;
         let (effect, source) = match reply {
-            LeaseReply::Answered(answer, detail) => {
-                let effect = self.holder.hear(&question, &answer, token);
-                self.note_answer(&answer, &detail.get(), &effect);
+            LeaseReply::Answered(heard, detail) => {
+                let effect = self.holder.hear(&question, &heard, token);
+                self.note_answer(&heard, &detail.get(), &effect);
                 (effect, WorkerIdSource::Registry)
             }
             LeaseReply::Failed(error) => (self.fail(&error.get()), WorkerIdSource::File),
@@ -258,22 +258,19 @@ impl LeaseClient {
         }
     }
 
-    fn note_answer(&mut self, answer: &Answer, detail: &str, effect: &Effect) {
+    fn note_answer(&mut self, heard: &Heard, detail: &str, effect: &Effect) {
+        let answer = heard.answer;
         // The registry read its clock between the two; assume the middle.
-        let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
+        let here_ms = i64::midpoint(heard.sent.wall_ms, heard.received.wall_ms);
         let offset = here_ms.saturating_sub(answer.registry_ms);
-        let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
         self.area.registry().tell_lease(|status| {
             status.clock_offset_ms = Some(offset);
-            status.peers_offset_ms = peers;
+            status.peers_offset_ms = answer.peers.offset_ms;
             (status.not_renewed_since_ms, status.last_error) = match answer.outcome {
                 Ok(_) => (None, Text::EMPTY),
                 Err(_) => {
                     let since_ms = status.not_renewed_since_ms;
-                    (
-                        since_ms.or(Some(answer.received.wall_ms)),
-                        Text::new(detail),
-                    )
+                    (since_ms.or(Some(heard.received.wall_ms)), Text::new(detail))
                 }
             };
         });

@@ -6,8 +6,8 @@ use core::ffi::CStr;
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place, Registry,
-    Reply, Requester, Row, Tables, decide,
+    Bounds, Decision, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place, Registry, Reply,
+    Requester, Row, Tables, decide,
 };
 
 use crate::error::{Failure, RegistryError};
@@ -384,7 +384,7 @@ impl Opened {
             let [_, columns @ ..] = registry_columns(registry, layout.as_deref());
             table.update(row, &columns);
         }
-        for row in &decision.rows {
+        if let Some(row) = &decision.row {
             let is_its = |(found, _): &(Row, Hold)| found.worker_id == row.worker_id;
             let position = self.rows.iter().position(is_its);
             let stored = position.and_then(|position| self.stored.get(position));
@@ -394,30 +394,21 @@ impl Opened {
 }
 
 fn log(decision: &Decision) {
-    for event in &decision.events {
-        match event {
-            Event::Moved => {
-                let registry = decision.registry.as_ref();
-                let until_ms = registry.map_or(0, |registry| {
-                    registry.moved_floor_ms.unwrap_or(0) + registry.bounds.max_skew_ms
-                });
-                let until = pg::format_ms(until_ms);
-                pgrx::log!(
-                    "leaf_id: the worker registry was promoted or restored and may have forgotten leases: it only renews until {until}"
-                );
-            }
-            Event::Leased(worker_id) => {
-                let rows = decision.rows.iter();
-                let row = rows.rev().find(|row| row.worker_id == *worker_id);
-                if let Some(holder) = row.and_then(|row| row.holder.as_ref()) {
-                    let node = pg::shown(&holder.node_name);
-                    let system = holder.system_identifier;
-                    pgrx::log!(
-                        "leaf_id: worker id {worker_id} is leased to node \"{node}\" of system {system}"
-                    );
-                }
-            }
-        }
+    if let Some(registry) = decision.registry.as_ref().filter(|_| decision.is_moved) {
+        let until_ms = registry.moved_floor_ms.unwrap_or(0) + registry.bounds.max_skew_ms;
+        let until = pg::format_ms(until_ms);
+        pgrx::log!(
+            "leaf_id: the worker registry was promoted or restored and may have forgotten leases: it only renews until {until}"
+        );
+    }
+    let new = decision.row.as_ref().filter(|_| decision.is_new);
+    if let Some((row, holder)) = new.and_then(|row| Some((row, row.holder.as_ref()?))) {
+        let worker_id = row.worker_id;
+        let node = pg::shown(&holder.node_name);
+        let system = holder.system_identifier;
+        pgrx::log!(
+            "leaf_id: worker id {worker_id} is leased to node \"{node}\" of system {system}"
+        );
     }
 }
 

@@ -7,7 +7,7 @@
 //! Protected by its own lock.
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Answer, Question};
+use leaf_id_core::lease::{Heard, Question};
 
 use super::databases::Launcher;
 use super::lock::Locked;
@@ -45,7 +45,7 @@ pub struct LeaseQuestion {
 #[derive(Clone, Copy)]
 pub enum LeaseReply {
     /// The registry's answer, with its explanation.
-    Answered(Answer, Explanation),
+    Answered(Heard, Explanation),
     /// No answer, or an unknown one.
     Failed(Explanation),
 }

@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::Clocks;
+use leaf_id_core::lease::{Clocks, Heard};
 use leaf_id_core::registry;
 use pgrx::pg_sys;
 
@@ -76,14 +76,17 @@ fn understand(
     sent: Clocks,
     received: Clocks,
 ) -> Result<LeaseReply, String> {
-    let answer = reply.heard(sent, received);
+    let registry::Reply { answer, detail } = reply;
     // A larger worker id would change the timestamp of an id.
     if (answer.outcome).is_ok_and(|grant| grant.worker_id > layout.max_worker_id()) {
         return Err("its answer is not understood".into());
     }
-    let detail = reply.outcome.err().map(|refusal| refusal.detail);
-    let detail = Explanation::new(&detail.unwrap_or_default());
-    Ok(LeaseReply::Answered(answer, detail))
+    let heard = Heard {
+        answer,
+        sent,
+        received,
+    };
+    Ok(LeaseReply::Answered(heard, Explanation::new(&detail)))
 }
 
 /// Sends the request to the registry in this database.

@@ -1,20 +1,13 @@
 //! The lease of a worker id, holder side: the decisions of a server that has a lease or requests
 //! one. No access to the clocks, the file or the registry.
 //!
-//! A lease is a segment of time, as a segment of a tag is one of numbers: the registry grants
-//! (worker id, floor, R), and the holder issues ids with timestamps in (floor, R].
+//! A lease is a segment of time, as a segment of a tag is one of numbers: see [`crate::registry`].
+//! The generator's reservation never exceeds R, its end. A restarted server bounds the ids of its
+//! last run by its reservation (I7), and proves by a token in a file that it is the server known to
+//! the registry. A copy cannot prove it: see [`Lease::of_file`].
 //!
-//! 1. The registry has recorded R before the holder knows it. The generator's reservation never
-//!    exceeds it.
-//! 2. R is never lowered, and the floor of another holder is at least R. A server that repeats its
-//!    request after a lost answer gets the same floor again.
-//! 3. A restarted server bounds the ids of its last run by its reservation (I7), and proves by a
-//!    token in a file that it is the server known to the registry. A copy cannot prove it: see
-//!    [`Lease::of_file`].
-//!
-//! So the segments of one worker id are disjoint, and so are the ids of its holders, whatever their
-//! clocks do and whenever they stop or resume. No lease ends by a clock: a holder whose R is used up
-//! has no time left to reserve. The monotonic clock only paces requests.
+//! No lease ends by a clock: a holder whose R is used up has no time left to reserve. The clocks
+//! only pace requests.
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
@@ -153,48 +146,65 @@ impl Status {
     }
 }
 
+/// Vote of the other members' clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peers {
+    /// Number of votes: of members, or of roles if there are several.
+    pub votes: u32,
+    /// Median offset from the registry's clock, in milliseconds; positive if ahead.
+    pub offset_ms: Option<i64>,
+    /// One vote per role.
+    pub by_role: bool,
+}
+
 /// Answer of the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The grant, or why there is none.
-    pub outcome: Result<Grant, Status>,
+    /// Registry's clock when the request arrived, in Unix milliseconds.
+    pub registry_ms: i64,
+    /// Vote of the other members' clocks.
+    pub peers: Peers,
+    /// Max clock skew that the registry tolerates, in milliseconds.
+    pub max_skew_ms: i64,
     /// How far ahead of the clock the registry grants, in milliseconds. It is asked again after a
     /// third of that.
     pub ahead_ms: i64,
-    /// Max clock skew that the registry tolerates, in milliseconds.
-    pub max_skew_ms: i64,
-    /// Registry's clock when it read the request, in Unix milliseconds.
-    pub registry_ms: i64,
-    /// Number of other members that the clock was compared with.
-    pub peers: u32,
-    /// Median offset of their clocks from the registry's, in milliseconds.
-    pub peers_offset_ms: i64,
+    /// The grant, or why there is none.
+    pub outcome: Result<Grant, Status>,
+}
+
+/// An answer, and the receiver's clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// The answer.
+    pub answer: Answer,
     /// Clocks before the request was sent.
     pub sent: Clocks,
     /// Clocks after the answer arrived.
     pub received: Clocks,
 }
 
-impl Answer {
+impl Heard {
     /// Lower bound for the distance of this server's clock from the registry's, or from its peers'
     /// (negative if behind), in milliseconds. `None` if it is within what the registry tolerates. A
     /// slow request proves little, since the two clocks were read at unknown moments in it.
     #[must_use]
     pub fn skew(&self) -> Option<i64> {
+        let Answer {
+            registry_ms,
+            peers,
+            max_skew_ms,
+            ..
+        } = self.answer;
+        let (sent_ms, received_ms) = (self.sent.wall_ms, self.received.wall_ms);
         let outside = |reference_ms: i64| {
-            let ahead = self.sent.wall_ms.saturating_sub(reference_ms);
-            let behind = self.received.wall_ms.saturating_sub(reference_ms);
-            if ahead > self.max_skew_ms && behind > self.max_skew_ms {
-                Some(ahead.min(behind))
-            } else if behind < -self.max_skew_ms && ahead < -self.max_skew_ms {
-                Some(ahead.max(behind))
-            } else {
-                None
-            }
+            let from_ms = sent_ms.min(received_ms).saturating_sub(reference_ms);
+            let to_ms = sent_ms.max(received_ms).saturating_sub(reference_ms);
+            Some(0.clamp(from_ms, to_ms)).filter(|ms: &i64| ms.saturating_abs() > max_skew_ms)
         };
-        outside(self.registry_ms).or_else(|| {
-            let peers = (self.peers >= 2).then_some(self.peers_offset_ms)?;
-            outside(self.registry_ms.saturating_add(peers))
+        outside(registry_ms).or_else(|| {
+            let offset_ms = peers.offset_ms.filter(|_| peers.votes >= 2)?;
+            outside(registry_ms.saturating_add(offset_ms))
         })
     }
 }
@@ -319,7 +329,7 @@ impl LeaseHolder {
 
     /// Handles a request that will not be answered.
     pub fn fail(&mut self, now: Clocks) -> Effect {
-        self.again(now);
+        self.again(now, MAX_RETRY_MS);
         // The registry was asked first; without an answer the earlier grant is valid.
         let was_remembered = core::mem::take(&mut self.is_remembered);
         match self.lease.grant {
@@ -333,18 +343,23 @@ impl LeaseHolder {
     pub fn hear(
         &mut self,
         question: &Question,
-        answer: &Answer,
+        heard: &Heard,
         draw: impl FnMut() -> i64,
     ) -> Effect {
-        self.ahead_ms = answer.ahead_ms;
-        match answer.outcome {
-            Ok(grant) => self.granted(question, grant, answer.sent, draw),
-            Err(status) => self.refused(status, answer),
+        self.ahead_ms = heard.answer.ahead_ms;
+        match heard.answer.outcome {
+            Ok(grant) => self.granted(question, grant, heard.sent, draw),
+            Err(status) => self.refused(status, heard),
         }
     }
 
-    fn refused(&mut self, status: Status, answer: &Answer) -> Effect {
-        self.again(answer.received);
+    fn refused(&mut self, status: Status, heard: &Heard) -> Effect {
+        // A clock is set right at any time.
+        let is_clock = status == Status::Clock && self.grant().is_none();
+        self.again(
+            heard.received,
+            if is_clock { RETRY_MS } else { MAX_RETRY_MS },
+        );
         if self.grant().is_some() {
             sometimes!("lease: kept though refused");
             return Effect::Keep;
@@ -352,22 +367,19 @@ impl LeaseHolder {
         // The registry knows better what became of a grant of an earlier run.
         self.is_remembered = false;
         self.lease.grant = None;
-        let by_ms = answer.skew();
-        if status == Status::Clock {
-            self.ask_at = earliest(self.ask_at, answer.received.plus(RETRY_MS));
-            if by_ms.is_none() {
-                // The request was slow, and the clock may be right.
-                return Effect::Keep;
-            }
-            sometimes!("lease: refused for the clock");
+        let by_ms = heard.skew();
+        if status == Status::Clock && by_ms.is_none() {
+            // The request was slow, and the clock may be right.
+            return Effect::Keep;
         }
+        sometimes!("lease: refused for the clock", status == Status::Clock);
         Effect::Close(status.refusal(by_ms.unwrap_or(0)))
     }
 
     /// After a request that was not granted.
-    fn again(&mut self, now: Clocks) {
+    fn again(&mut self, now: Clocks, longest_ms: i64) {
         self.asking = false;
-        let longest = (self.ahead_ms / 10).clamp(MIN_RETRY_MS, MAX_RETRY_MS);
+        let longest = (self.ahead_ms / 10).clamp(MIN_RETRY_MS, longest_ms);
         let pause = RETRY_MS
             .saturating_mul(1 << self.failures.min(10))
             .min(longest);
@@ -410,13 +422,6 @@ impl LeaseHolder {
     /// Makes a request due at once.
     pub fn hurry(&mut self) {
         self.ask_at = NOW;
-    }
-}
-
-fn earliest(a: Clocks, b: Clocks) -> Clocks {
-    Clocks {
-        boot_ms: a.boot_ms.min(b.boot_ms),
-        wall_ms: a.wall_ms.min(b.wall_ms),
     }
 }
 

@@ -54,6 +54,6 @@ mod terms;
 pub use decide::{MAX_PER_NAME, decide};
 pub(crate) use terms::LONGEST_NAME;
 pub use terms::{
-    Bounds, Decision, Event, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Peers, Place,
-    Refusal, Registry, Reply, Requester, Row, Tables,
+    Bounds, Decision, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place, Registry, Reply,
+    Requester, Row, Tables,
 };

@@ -12,7 +12,8 @@
 )]
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Effect, FoundFile, Grant, Lease, LeaseHolder, Question, Status, Step,
+    Answer, Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, Peers, Question, Status,
+    Step,
 };
 use leaf_id_core::state::Refusal;
 
@@ -40,6 +41,11 @@ const FILE: Lease = Lease {
 const USED: Effect = Effect::Use {
     grant: GRANT,
     anew: true,
+};
+const NO_PEERS: Peers = Peers {
+    votes: 0,
+    offset_ms: None,
+    by_role: false,
 };
 const NO_ANSWER: Effect = Effect::Close(Refusal::NoAnswer);
 
@@ -90,17 +96,17 @@ impl Server {
         self.holder.ask()
     }
 
-    fn hear(&mut self, question: &Question, answer: &Answer) -> Effect {
+    fn hear(&mut self, question: &Question, heard: &Heard) -> Effect {
         let drawn = &mut self.drawn;
-        self.holder.hear(question, answer, || {
+        self.holder.hear(question, heard, || {
             *drawn += 1;
             *drawn
         })
     }
 
-    fn ask_and_hear(&mut self, answer: Answer) -> Effect {
+    fn ask_and_hear(&mut self, heard: Heard) -> Effect {
         let question = self.ask();
-        self.hear(&question, &answer)
+        self.hear(&question, &heard)
     }
 
     fn ask_and_fail(&mut self) -> Effect {
@@ -119,20 +125,22 @@ impl Server {
 }
 
 /// An answer to a question sent now. The registry's clock is 5 s behind.
-fn answer(outcome: Result<Grant, Status>) -> Answer {
-    Answer {
+fn answer(outcome: Result<Grant, Status>) -> Heard {
+    let answer = Answer {
         outcome,
         ahead_ms: AHEAD_MS,
         max_skew_ms: 1_000,
         registry_ms: BEGIN.wall_ms - 5_000,
-        peers: 0,
-        peers_offset_ms: 0,
+        peers: NO_PEERS,
+    };
+    Heard {
+        answer,
         sent: BEGIN,
         received: BEGIN,
     }
 }
 
-fn granted(grant: Grant) -> Answer {
+fn granted(grant: Grant) -> Heard {
     answer(Ok(grant))
 }
 
@@ -180,7 +188,7 @@ fn each_row_of_the_table_holds() {
 /// The clocks were read at unknown moments of a slow request.
 #[test]
 fn a_slow_answer_proves_nothing_of_the_clock() {
-    let slow = Answer {
+    let slow = Heard {
         received: Clocks {
             boot_ms: BEGIN.boot_ms + 11_000,
             wall_ms: BEGIN.wall_ms + 1_000,
@@ -223,15 +231,15 @@ fn the_distance_of_a_clock_is_what_is_certain() {
             boot_ms: 0,
             wall_ms,
         };
-        let answer = Answer {
+        let mut heard = Heard {
             sent: at(sent),
             received: at(received),
-            registry_ms: registry,
-            peers,
-            peers_offset_ms: offset,
             ..answer(Err(Status::Clock))
         };
-        assert_eq!(answer.skew(), by_ms, "{answer:?}");
+        heard.answer.registry_ms = registry;
+        heard.answer.peers.votes = peers;
+        heard.answer.peers.offset_ms = Some(offset);
+        assert_eq!(heard.skew(), by_ms, "{heard:?}");
     }
 }
 
@@ -331,7 +339,7 @@ fn a_grant_is_renewed_after_a_third_of_it() {
         boot_ms: BEGIN.boot_ms + 4_000,
         wall_ms: BEGIN.wall_ms + 4_000,
     };
-    let received = Answer {
+    let received = Heard {
         received: late,
         ..granted(GRANT)
     };
@@ -387,10 +395,9 @@ fn questions_are_due_in_time() {
     // The bounds of the pauses.
     for (ahead_ms, renewal, most) in [(150, 100, 100), (86_400_000, 28_800_000, 30_000)] {
         let mut server = Server::new(Lease::default());
-        server.ask_and_hear(Answer {
-            ahead_ms,
-            ..granted(GRANT)
-        });
+        let mut heard = granted(GRANT);
+        heard.answer.ahead_ms = ahead_ms;
+        server.ask_and_hear(heard);
         assert_eq!(server.asks_after(), renewal);
         for _ in 0..20 {
             server.ask_and_fail();

@@ -21,9 +21,9 @@ mod report;
 mod search;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Effect, FoundFile, Grant, Lease, LeaseHolder, Question};
+use leaf_id_core::lease::{Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, Question};
 use leaf_id_core::registry::{
-    self, Bounds, Decision, Event, Here, Hold, Holder, LeaseRequest, Next, Place, Registry, Reply,
+    self, Bounds, Decision, Here, Hold, Holder, LeaseRequest, Next, Place, Registry, Reply,
     Requester,
 };
 use leaf_id_core::reservation::{self, Floor, Opening, Reason, Terms, late_renewal};
@@ -353,10 +353,14 @@ impl Node {
     }
 
     fn hear(&mut self, sent: &Sent, reply: &Reply, received: Clocks) {
-        let answer = reply.heard(sent.clocks, received);
+        let heard = Heard {
+            answer: reply.answer,
+            sent: sent.clocks,
+            received,
+        };
         let token = self.draw();
-        let effect = self.holder.hear(&sent.question, &answer, || token);
-        self.drawn -= i64::from(answer.outcome.is_err());
+        let effect = self.holder.hear(&sent.question, &heard, || token);
+        self.drawn -= i64::from(reply.answer.outcome.is_err());
         self.follow(effect);
     }
 
@@ -641,28 +645,28 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         let Decision {
             mut reply,
             registry,
-            rows,
-            events,
+            row,
+            is_moved,
+            is_new,
         } = decision;
         let is_off = self.is_off();
         let tables = &mut self.registry;
         if let Some(registry) = registry {
             tables.timeline = registry.place.map_or(0, |place| place.timeline);
-            if events.contains(&Event::Moved) {
+            if is_moved {
                 tables.moved_at_ms = registry.moved_at_ms;
                 tables.moved_floor_ms = registry.moved_floor_ms;
             }
         }
         let moved_floor_ms = tables.moved_floor_ms.unwrap_or(0);
         let waited = moved_floor_ms + rules.keep(Rule::MovedWait, SKEW_MS) <= here.now_ms;
-        for row in &rows {
+        if let Some(row) = &row {
             let before = &mut tables.rows[usize::from(row.worker_id)];
-            let is_new = events.contains(&Event::Leased(row.worker_id));
             let mut row = Row::of(row);
             let recorded_ms = before.map_or(0, |before| before.reserved_until_ms);
             row.reserved_until_ms = row.reserved_until_ms.max(recorded_ms);
             let is_late = !is_new && recorded_ms <= here.now_ms && waited && !node.is_host;
-            if let Ok(granted) = &mut reply.outcome {
+            if let Ok(granted) = &mut reply.answer.outcome {
                 if is_new && !node.is_host || is_late {
                     // Broken rules have shown other numbers.
                     let floor_ms = if is_new { recorded_ms } else { row.floor_ms };

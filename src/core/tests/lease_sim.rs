@@ -31,11 +31,11 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
-    Clocks, Effect, FoundFile, Grant, Lease, LeaseHolder, Question, Status, Step,
+    Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, Question, Status, Step,
 };
 use leaf_id_core::registry::{
-    self, Bounds, Decision, Event, Here, Hold, LeaseRequest, MAX_PER_NAME, Next, Place, Registry,
-    Reply, Requester, Row,
+    self, Bounds, Decision, Here, Hold, LeaseRequest, MAX_PER_NAME, Next, Place, Registry, Reply,
+    Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
 use leaf_id_core::snowflake::{Full, Generator, Stall};
@@ -320,8 +320,9 @@ impl Tables {
         let Decision {
             mut reply,
             registry,
-            rows,
-            events,
+            row,
+            is_new,
+            ..
         } = decision;
         assert!(registry.is_none() || registry_locked);
         let bounds = self.registry.bounds;
@@ -335,13 +336,9 @@ impl Tables {
             is_granted && row.is_some_and(|row| asker.holds(row) && !row.retired)
         };
         let own = (0..ALL_WORKER_IDS).find(is_own);
-        let is_new = matches!(events[..], [.., Event::Leased(_)]);
         let mut granted_id = None;
-        if let Ok(granted) = &mut reply.outcome {
-            let [row] = &rows[..] else {
-                panic!("not one worker id: {rows:?}")
-            };
-            let mut row = row.clone();
+        if let Ok(granted) = &mut reply.answer.outcome {
+            let mut row = row.expect("the row of the worker id");
             let recorded = Grant {
                 worker_id: row.worker_id,
                 floor_ms: row.floor_ms,
@@ -360,9 +357,9 @@ impl Tables {
             self.rows[id] = Some(row);
             granted_id = Some(id);
         } else {
-            assert!(rows.is_empty(), "recorded, but not granted");
+            assert!(row.is_none(), "recorded, but not granted");
         }
-        let status = reply.outcome.as_ref().err().map(|refusal| refusal.status);
+        let status = reply.answer.outcome.err();
         Answered {
             reply,
             timeline: here.place.timeline,
@@ -1064,9 +1061,14 @@ impl World {
                 continue;
             }
             running.asked = None;
-            let answer = answered.reply.heard(sent.clocks, clocks);
+            let answer = answered.reply.answer;
+            let heard = Heard {
+                answer,
+                sent: sent.clocks,
+                received: clocks,
+            };
             let holder = running.holder.as_mut().unwrap();
-            running.heard = holder.hear(&sent.question, &answer, || self.token());
+            running.heard = holder.hear(&sent.question, &heard, || self.token());
             if answered.is_needless && node.proved_on == Some(answered.timeline) {
                 self.trouble(Trouble::Needless, format!("{}", message.node));
             }
@@ -1111,13 +1113,13 @@ impl World {
         if registry.is_over() || answered.is_new && is_over_for() {
             self.trouble(Trouble::Over, format!("{}", asker.node));
         }
-        match &answered.reply.outcome {
+        match &answered.reply.answer.outcome {
             Ok(granted) => {
                 let grant = *granted;
                 self.note(|| format!("{} is granted {}", asker.node, grant.worker_id));
                 self.compare(asker, grant, answered.is_new);
             }
-            Err(refusal) => self.note(|| format!("{}: {:?}", asker.node, refusal.status)),
+            Err(status) => self.note(|| format!("{}: {:?}", asker.node, status)),
         }
         drop(registry);
         if given && !self.loses_disks() && self.fails(2) {

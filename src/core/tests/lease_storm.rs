@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Lease, LeaseHolder, Question, Step};
+use leaf_id_core::lease::{Clocks, Heard, Lease, LeaseHolder, Question, Step};
 use leaf_id_core::registry::{
     Bounds, Here, Hold, LeaseRequest, Next, Place, Registry, Reply, Requester, Row, Tables, decide,
 };
@@ -317,12 +317,16 @@ impl Storm {
         }
         server.asked += 1;
         let before = server.holder.grant();
-        let answer = reply.heard(clocks(request.sent_ms), clocks(now_ms));
+        let heard = Heard {
+            answer: reply.answer,
+            sent: clocks(request.sent_ms),
+            received: clocks(now_ms),
+        };
         let random = &mut self.random;
         server
             .holder
-            .hear(&request.question, &answer, || random.random());
-        if let Ok(granted) = reply.outcome {
+            .hear(&request.question, &heard, || random.random());
+        if let Ok(granted) = reply.answer.outcome {
             let outcome = &mut self.outcome;
             if let Some(before) = before {
                 let left_ms = before.reserved_until_ms - clocks(now_ms).wall_ms;
@@ -394,7 +398,7 @@ impl Stored {
             self.rows[position].1 = Hold::Seen;
         }
         self.registry = decision.registry.unwrap_or(self.registry);
-        for row in decision.rows {
+        if let Some(row) = decision.row {
             let end = self.rows.len();
             let position = *self.positions.entry(row.worker_id).or_insert(end);
             match self.rows.get_mut(position) {

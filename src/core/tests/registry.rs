@@ -15,8 +15,8 @@
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Grant, Question, Status};
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Here, Hold, Holder, LAST_MS, LeaseRequest, MAX_PER_NAME, Next, Place,
-    Registry, Requester, Row, Tables, decide,
+    Bounds, Decision, Here, Hold, Holder, LAST_MS, LeaseRequest, MAX_PER_NAME, Next, Place,
+    Registry, Reply, Requester, Row, Tables, decide,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -237,9 +237,11 @@ impl World {
             assert!(self.locked.0, "written without a lock");
             self.registry = registry;
         }
-        assert_eq!(decision.rows.is_empty(), decision.reply.outcome.is_err());
-        for row in &decision.rows {
-            let granted = decision.reply.outcome.as_ref().unwrap();
+        let outcome = decision.reply.answer.outcome;
+        assert_eq!(decision.row.is_none(), outcome.is_err());
+        assert_eq!(decision.reply.detail.is_empty(), outcome.is_ok());
+        if let Some(row) = &decision.row {
+            let granted = outcome.unwrap();
             assert_eq!(row.worker_id, granted.worker_id);
             assert_eq!(row.reserved_until_ms, granted.reserved_until_ms);
             assert_eq!(row.floor_ms, granted.floor_ms);
@@ -261,9 +263,9 @@ impl World {
 
     #[track_caller]
     fn granted(&mut self, member: Member<'_>) -> Grant {
-        let reply = self.ask(member).reply;
-        assert_eq!(reply.ahead_ms, self.registry.bounds.grant_ahead_ms);
-        reply.outcome.expect("a worker id")
+        let answer = self.ask(member).reply.answer;
+        assert_eq!(answer.ahead_ms, self.registry.bounds.grant_ahead_ms);
+        answer.outcome.expect("a worker id")
     }
 
     /// The member after a grant, with what it holds.
@@ -279,9 +281,9 @@ impl World {
 
     #[track_caller]
     fn refused(&mut self, member: Member<'_>, status: Status) -> String {
-        let refusal = self.ask(member).reply.outcome.unwrap_err();
-        assert_eq!(refusal.status, status, "{refusal:?}");
-        refusal.detail
+        let reply = self.ask(member).reply;
+        assert_eq!(reply.answer.outcome, Err(status), "{}", reply.detail);
+        reply.detail
     }
 
     /// Changes the timeline, as a promotion does.
@@ -423,8 +425,8 @@ fn a_question_whose_answer_was_lost_gets_the_same_again() {
         assert_eq!(lost.floor_ms, NOW + AHEAD_MS);
         world.pass(pass_ms);
         let again = world.ask(asking);
-        assert_eq!(again.events, []);
-        let again = again.reply.outcome.unwrap();
+        assert_eq!((again.is_moved, again.is_new), (false, false));
+        let again = again.reply.answer.outcome.unwrap();
         assert_eq!((again.worker_id, again.floor_ms), (0, lost.floor_ms));
         // A third one, with the next token: the row's is the one before.
         let third = Member {
@@ -446,7 +448,7 @@ fn what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
     // The question has waited for the lock, and others were answered.
     world.here.now_ms += 500;
     let decision = world.ask(new);
-    assert_eq!(decision.events, [Event::Moved]);
+    assert_eq!((decision.is_moved, decision.is_new), (true, false));
     let floor_ms = NOW + 500 + AHEAD_MS + SKEW_MS;
     let moved = world.registry;
     assert_eq!(moved.place, Some(world.here.place));
@@ -456,17 +458,18 @@ fn what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
     for now_ms in [NOW + 500, NOW + 10_000, floor_ms, floor_ms + SKEW_MS - 1] {
         world.set_clock(now_ms);
         let decision = world.ask(new);
-        assert_eq!((decision.events, decision.registry), (vec![], None));
-        let refusal = decision.reply.outcome.unwrap_err();
-        assert_eq!(refusal.status, Status::Moved);
+        assert!(!decision.is_moved && !decision.is_new);
+        assert_eq!(decision.registry, None);
+        let Reply { answer, detail } = decision.reply;
+        assert_eq!(answer.outcome, Err(Status::Moved));
         let until = format!("until {} it leases", floor_ms + SKEW_MS);
-        assert!(refusal.detail.contains(&until), "{}", refusal.detail);
+        assert!(detail.contains(&until), "{detail}");
     }
     for pass_ms in [1, 10_000, 600_000] {
         world.pass(pass_ms);
         let decision = world.ask(new);
-        assert_eq!(decision.events, [Event::Leased(1)]);
-        assert_eq!(decision.reply.outcome.unwrap().floor_ms, floor_ms);
+        assert_eq!((decision.is_moved, decision.is_new), (false, true));
+        assert_eq!(decision.reply.answer.outcome.unwrap().floor_ms, floor_ms);
         assert_eq!(world.registry.moved_floor_ms, Some(floor_ms));
         world.rows.pop();
     }
@@ -495,8 +498,8 @@ fn every_other_place_is_a_move() {
         let mut world = World::new();
         let holder = world.join(MEMBER);
         move_to(&mut world);
-        assert_eq!(world.ask(holder).events, [Event::Moved]);
-        assert_eq!(world.ask(holder).events, []);
+        assert!(world.ask(holder).is_moved);
+        assert!(!world.ask(holder).is_moved);
     }
 }
 
@@ -512,7 +515,7 @@ fn the_time_is_never_before_the_last_move() {
     let until_ms = NOW + 2 * AHEAD_MS;
     assert_eq!(holder.held.unwrap().reserved_until_ms, until_ms);
     // Its peers are compared by the clock as it is.
-    assert_eq!(world.ask(MEMBER).reply.registry_ms, NOW);
+    assert_eq!(world.ask(MEMBER).reply.answer.registry_ms, NOW);
     assert_eq!(world.row(0).clock_offset_ms, Some(AHEAD_MS));
 }
 
@@ -557,7 +560,7 @@ fn after_a_move_only_what_is_held_counts() {
                 None => member,
             };
             let what = format!("{row_ms}, {held:?}, {token}");
-            let outcome = world.ask(member).reply.outcome;
+            let outcome = world.ask(member).reply.answer.outcome;
             let is_unpassed = held.is_some_and(|held| (NOW + 1..=moved_ms).contains(&held.1));
             match granted.filter(|_| is_unpassed || token == holder.token) {
                 Some((until_ms, floor_ms)) => {
@@ -566,7 +569,7 @@ fn after_a_move_only_what_is_held_counts() {
                     assert_eq!(grant.reserved_until_ms, until_ms, "{what}");
                     assert_eq!(grant.floor_ms, floor_ms, "{what}");
                 }
-                None => assert_eq!(outcome.expect_err(&what).status, Status::Moved, "{what}"),
+                None => assert_eq!(outcome.expect_err(&what), Status::Moved, "{what}"),
             }
         }
     }
@@ -650,8 +653,8 @@ fn a_late_holder_goes_on_above_what_was_forgotten() {
             let mut world = world.clone();
             world.pass(pass_ms);
             let decision = world.ask(holder);
-            assert_eq!(decision.events, []);
-            let late = decision.reply.outcome.unwrap();
+            assert!(!decision.is_new);
+            let late = decision.reply.answer.outcome.unwrap();
             assert_eq!((late.worker_id, late.floor_ms), (0, floor_ms));
             assert_eq!(late.reserved_until_ms, NOW + pass_ms + AHEAD_MS);
         }
@@ -695,13 +698,13 @@ fn a_first_claim_gets_what_has_passed_for_the_longest() {
         let mut renewed = world.clone();
         renewed.busy = vec![worker_id];
         if worker_id != 7 {
-            let outcome = renewed.ask(member("members", node)).reply.outcome;
+            let outcome = renewed.ask(member("members", node)).reply.answer.outcome;
             assert!(outcome.is_err() || outcome.unwrap().worker_id != worker_id);
         }
         let decision = world.ask(member("members", node));
-        let grant = decision.reply.outcome.unwrap();
+        let grant = decision.reply.answer.outcome.unwrap();
         assert_eq!((grant.worker_id, grant.floor_ms), (worker_id, floor_ms));
-        assert_eq!(decision.events, [Event::Leased(worker_id)]);
+        assert!(decision.is_new);
         assert_eq!(world.row(worker_id).leased_at_ms, Some(NOW));
     }
     let said = world.refused(member("members", "g"), Status::Full);
@@ -859,19 +862,16 @@ fn one_role_cannot_take_everything() {
     // Then with a clock just within the bound.
     let mut got = 0;
     for node in names("bad", 300) {
-        match world
-            .ask(member("bad", &node).is_ahead(SKEW_MS))
-            .reply
-            .outcome
-        {
+        let reply = world.ask(member("bad", &node).is_ahead(SKEW_MS)).reply;
+        match reply.answer.outcome {
             Ok(granted) => {
                 got += 1;
                 assert_eq!(granted.reserved_until_ms, NOW + AHEAD_MS);
             }
-            Err(refusal) => {
-                assert_eq!(refusal.status, Status::Full);
+            Err(status) => {
+                assert_eq!(status, Status::Full);
                 assert_eq!(
-                    refusal.detail,
+                    reply.detail,
                     "role \"bad\" has 256 worker ids, as many as \"max_ids_per_role\" in leaf_registry allows"
                 );
             }
@@ -956,10 +956,10 @@ fn clocks_are_compared_by_role() {
     let late = member("x", "late").is_ahead(-600);
     let mut world = fleet(&[("x", 3, 0), ("y", 3, 10), ("bad", 200, 1000)]);
     let decision = world.ask(late);
-    let peers = decision.reply.peers;
+    let peers = decision.reply.answer.peers;
     assert!(peers.by_role);
     assert_eq!((peers.votes, peers.offset_ms), (3, Some(10)));
-    decision.reply.outcome.unwrap();
+    decision.reply.answer.outcome.unwrap();
     let mut world = fleet(&[("x", 2, 500), ("y", 1, 900), ("bad", 9, 1000)]);
     let said = world.refused(late, Status::Clock);
     let expected = "the clock is 1500 ms behind the median of 3 other roles";
@@ -967,8 +967,8 @@ fn clocks_are_compared_by_role() {
     // If all others share one other role, that has one vote, too, and one vote is no comparison.
     let mut world = fleet(&[("bad", 3, 1000)]);
     let decision = world.ask(member("x", "alone").is_ahead(-5));
-    assert_eq!(decision.reply.peers.votes, 1);
-    decision.reply.outcome.unwrap();
+    assert_eq!(decision.reply.answer.peers.votes, 1);
+    decision.reply.answer.outcome.unwrap();
     // The same number of nodes of the requester's role have a vote each.
     let mut world = fleet(&[("x", 1, 0), ("x", 3, 900)]);
     let said = world.refused(late, Status::Clock);
@@ -989,7 +989,7 @@ fn a_server_whose_time_is_used_up_has_no_vote() {
     let mut world = World::new();
     let others = ["a", "b"].map(|node| world.join(member("x", node).is_ahead(900)));
     let late = member("x", "late").is_ahead(-600);
-    let votes = |world: &World, member| world.clone().ask(member).reply.peers.votes;
+    let votes = |world: &World, member| world.clone().ask(member).reply.answer.peers.votes;
     world.refused(late, Status::Clock);
     assert_eq!(votes(&world, others[0]), 1);
     world.pass(AHEAD_MS - 1);
@@ -1059,8 +1059,8 @@ fn a_clock_that_is_off_is_refused_at_a_first_claim_only() {
     // The owner's.
     world.registry.bounds.max_skew_ms = 5_000;
     let decision = world.ask(member("members", "b").is_ahead(5_000));
-    assert_eq!(decision.reply.max_skew_ms, 5_000);
-    decision.reply.outcome.unwrap();
+    assert_eq!(decision.reply.answer.max_skew_ms, 5_000);
+    decision.reply.answer.outcome.unwrap();
     world.refused(member("members", "c").is_ahead(5_001), Status::Clock);
 }
 
@@ -1212,8 +1212,8 @@ fn a_worker_id_that_is_back_in_service_is_held_by_no_server() {
         world.refused(MEMBER, Status::Full);
         world.pass(1);
         let decision = world.ask(holder);
-        assert_eq!(decision.events, [Event::Leased(0)]);
-        assert_eq!(decision.reply.outcome.unwrap().floor_ms, reserved_ms);
+        assert!(decision.is_new);
+        assert_eq!(decision.reply.answer.outcome.unwrap().floor_ms, reserved_ms);
     }
 }
 
@@ -1379,10 +1379,8 @@ fn a_request_follows_the_table() {
             (Passed, false, false) => Ok((OWN_ID, reserved_ms)),
             _ => Ok((0, moved_floor_ms)),
         };
-        let outcome = world.ask(asking).reply.outcome;
-        let outcome = (outcome.as_ref())
-            .map(|granted| (granted.worker_id, granted.floor_ms))
-            .map_err(|refusal| refusal.status);
+        let outcome = world.ask(asking).reply.answer.outcome;
+        let outcome = outcome.map(|granted| (granted.worker_id, granted.floor_ms));
         let what = format!(
             "{own:?}, token shown: {shown}, moved: {has_moved}, inherits: {inherits}, holds: {holds}"
         );

@@ -391,10 +391,11 @@ fn a_registry_that_grants_no_time_is_asked_in_peace() {
     let mut grant = |worker_id: i32| {
         session.run(&format!(
             "CREATE OR REPLACE FUNCTION answer(n bigint) RETURNS json LANGUAGE sql AS $$
-                 SELECT json_build_object('version', 1, 'registry_ms', now_ms, 'max_skew_ms', 5000, 'ahead_ms', 0,
+                 SELECT json_build_object('version', 1, 'detail', '', 'answer', json_build_object(
+                     'registry_ms', now_ms, 'max_skew_ms', 5000, 'ahead_ms', 0,
                      'peers', json_build_object('votes', 1, 'offset_ms', 0, 'by_role', false),
                      'outcome', json_build_object('Ok', json_build_object('worker_id', {worker_id},
-                         'floor_ms', 0, 'reserved_until_ms', now_ms)))
+                         'floor_ms', 0, 'reserved_until_ms', now_ms))))
                  FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) c
              $$;
              {}",

@@ -14,7 +14,7 @@
 
 use super::peers;
 use super::terms::*;
-use crate::lease::{Grant, Question, Status};
+use crate::lease::{Answer, Grant, Peers, Question, Status};
 use crate::message::shown;
 use crate::sometimes;
 
@@ -39,15 +39,15 @@ pub fn decide(
         here,
         registry,
         now_ms: here.arrived_ms.max(registry.moved_at_ms.unwrap_or(0)),
-        events: Vec::new(),
     };
     let peers = case.peers();
-    let (outcome, rows) = match case.choose(peers) {
+    let (outcome, row, detail, is_new) = match case.choose(peers) {
         Ok(choice) => {
+            let is_new = choice.is_new;
             let (granted, row) = case.grant(choice);
-            (Ok(granted), vec![row])
+            (Ok(granted), Some(row), String::new(), is_new)
         }
-        Err(Stop::Refused(refusal)) => (Err(refusal), Vec::new()),
+        Err(Stop::Refused(status, detail)) => (Err(status), None, detail, false),
         Err(Stop::LockRegistry) => {
             let locked = tables.rows.iter().find(|(_, hold)| *hold == Hold::Locked);
             return match locked {
@@ -59,17 +59,19 @@ pub fn decide(
         }
         Err(Stop::LockRow { worker_id, wait }) => return Next::LockRow { worker_id, wait },
     };
+    let answer = Answer {
+        registry_ms: here.arrived_ms,
+        peers,
+        max_skew_ms: registry.bounds.max_skew_ms,
+        ahead_ms: registry.bounds.grant_ahead_ms,
+        outcome,
+    };
     Next::Done(Box::new(Decision {
-        reply: Reply {
-            registry_ms: here.arrived_ms,
-            peers,
-            max_skew_ms: registry.bounds.max_skew_ms,
-            ahead_ms: registry.bounds.grant_ahead_ms,
-            outcome,
-        },
+        reply: Reply { answer, detail },
         registry: (case.registry != registry).then_some(case.registry),
-        rows,
-        events: case.events,
+        row,
+        is_moved: case.registry.place != registry.place,
+        is_new,
     }))
 }
 
@@ -77,11 +79,11 @@ pub fn decide(
 enum Stop {
     LockRegistry,
     LockRow { worker_id: u16, wait: bool },
-    Refused(Refusal),
+    Refused(Status, String),
 }
 
 fn refused<T>(status: Status, detail: String) -> Result<T, Stop> {
-    Err(Stop::Refused(Refusal { status, detail }))
+    Err(Stop::Refused(status, detail))
 }
 
 /// The worker id to be granted.
@@ -114,7 +116,6 @@ struct Case<'a> {
     /// When the request arrived, but not before the last move: another clock may have been set
     /// back, and what has passed then has passed.
     now_ms: i64,
-    events: Vec<Event>,
 }
 
 impl Case<'_> {
@@ -244,7 +245,6 @@ impl Case<'_> {
         self.registry.place = Some(self.here.place);
         self.registry.moved_at_ms = Some(self.now_ms);
         self.registry.moved_floor_ms = Some(forgotten_ms.max(self.moved_floor()));
-        self.events.push(Event::Moved);
     }
 
     /// The worker id of the registry's previous server, for its current one. Like a worker id set
@@ -392,13 +392,12 @@ impl Case<'_> {
             self.is_requester(row) && !row.retired && !self.has_passed(row.reserved_until_ms)
         };
         let mut live: Vec<&Row> = rows.filter(of_name).collect();
-        live.sort_unstable_by_key(|row| row.worker_id);
-        let Some(first_ms) = live.iter().map(|row| row.reserved_until_ms).min() else {
-            return Ok(());
-        };
         if live.len() < MAX_PER_NAME {
             return Ok(());
         }
+        live.sort_unstable_by_key(|row| row.worker_id);
+        let first_ms = live.iter().map(|row| row.reserved_until_ms).min();
+        let free_ms = first_ms.unwrap_or(0) + self.registry.bounds.max_skew_ms;
         sometimes!("registry: a name has enough worker ids");
         let ids: Vec<_> = live.iter().map(|row| row.worker_id.to_string()).collect();
         refused(
@@ -407,7 +406,7 @@ impl Case<'_> {
                 "node \"{}\" has worker ids {}, of servers that crashed or were copied: the first is free after {}",
                 shown(&self.request.node_name),
                 ids.join(", "),
-                (self.here.format_ms)(first_ms.saturating_add(self.registry.bounds.max_skew_ms)),
+                (self.here.format_ms)(free_ms),
             ),
         )
     }
@@ -437,31 +436,27 @@ impl Case<'_> {
                 && self.has_passed(row.reserved_until_ms)
                 && (is_below_limit || self.belongs(row))
         });
-        let by_age = |(row, _): &&(Row, Hold)| (row.reserved_until_ms, row.worker_id);
-        let names = (passed.clone()).filter(|(row, _)| self.is_requester(row));
         let largest = self.request.layout.max_worker_id();
-        let (row, hold) = match names.min_by_key(by_age) {
-            Some(own) => own,
-            None => match (
-                self.fresh(largest).filter(|_| is_below_limit),
-                passed.min_by_key(by_age),
-            ) {
-                (Some(worker_id), _) => {
-                    return Ok(Row {
-                        worker_id,
-                        ..Row::default()
-                    });
-                }
-                (None, Some(oldest)) => oldest,
-                (None, None) => return self.full(largest, is_below_limit),
-            },
+        let fresh = self.fresh(largest).filter(|_| is_below_limit);
+        let fresh = fresh.map(|worker_id| Row {
+            worker_id,
+            ..Row::default()
+        });
+        let fresh = fresh.map(|row| (row, Hold::Locked));
+        let rows = passed.chain(&fresh);
+        // One of its own name first, then one that was never granted.
+        let by_age = |(row, _): &&(Row, Hold)| {
+            let is_used = row.leased_at_ms.is_some();
+            let is_others = !self.is_requester(row);
+            (is_others, is_used, row.reserved_until_ms, row.worker_id)
         };
-        match hold {
-            Hold::Locked => Ok(row.clone()),
-            Hold::Seen | Hold::Busy => Err(Stop::LockRow {
+        match rows.min_by_key(by_age) {
+            Some((row, Hold::Locked)) => Ok(row.clone()),
+            Some((row, _)) => Err(Stop::LockRow {
                 worker_id: row.worker_id,
                 wait: false,
             }),
+            None => self.full(largest, is_below_limit),
         }
     }
 
@@ -492,16 +487,13 @@ impl Case<'_> {
         refused(Status::Full, detail)
     }
 
-    fn grant(&mut self, choice: Choice) -> (Grant, Row) {
+    fn grant(&self, choice: Choice) -> (Grant, Row) {
         let Choice {
             row: before,
             floor_ms,
             is_new,
         } = choice;
         let worker_id = before.worker_id;
-        if is_new {
-            self.events.push(Event::Leased(worker_id));
-        }
         // By both clocks, so that one that is wrong puts no R far ahead.
         let ahead_ms = self.registry.bounds.grant_ahead_ms;
         let latest_ms = self
@@ -509,7 +501,6 @@ impl Case<'_> {
             .min(self.request.now_ms)
             .saturating_add(ahead_ms);
         let reserved_until_ms = before.reserved_until_ms.max(latest_ms.min(LAST_MS));
-        debug_assert!(!before.retired, "out of service");
         let row = Row {
             worker_id,
             holder: Some(Holder {
@@ -526,7 +517,7 @@ impl Case<'_> {
             reserved_until_ms,
             floor_ms,
             clock_offset_ms: Some(self.clock_offset_ms()),
-            retired: before.retired,
+            retired: false,
             host: self.requester.host,
             address: self.requester.address.map(<[u8]>::to_vec),
         };

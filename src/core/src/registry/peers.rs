@@ -1,6 +1,6 @@
 //! Comparison with the other members' clocks: see "Misbehaving members" in [`super`].
 
-use super::terms::Peers;
+use crate::lease::Peers;
 
 /// The peers' vote on a clock that is off the registry's by `clock_offset_ms`. `offsets` has the
 /// role and the offset of each peer.

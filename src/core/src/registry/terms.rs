@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
-use crate::lease::{Answer, Clocks, Grant, Question, Status};
+use crate::lease::{Answer, Question};
 use crate::message;
 
 /// Max length of a node name, in bytes.
@@ -252,69 +252,17 @@ pub struct Tables<'a> {
     pub rows: &'a [(Row, Hold)],
 }
 
-/// Vote of the other members' clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peers {
-    /// Number of votes: of members, or of roles if there are several.
-    pub votes: u32,
-    /// Median offset from the registry's clock, in milliseconds; positive if ahead.
-    pub offset_ms: Option<i64>,
-    /// One vote per role.
-    pub by_role: bool,
-}
-
-/// A refusal.
+/// The registry's reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    /// The reason.
-    pub status: Status,
-    /// Explanation for people.
+pub struct Reply {
+    /// The answer.
+    pub answer: Answer,
+    /// Explanation of a refusal for people; else empty.
     #[serde(
         serialize_with = "message::serialize",
         deserialize_with = "message::deserialize_shown"
     )]
     pub detail: String,
-}
-
-/// The registry's reply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    /// Registry's clock when the request arrived, in Unix milliseconds.
-    pub registry_ms: i64,
-    /// Vote of the other members' clocks.
-    pub peers: Peers,
-    /// Tolerated clock skew, in milliseconds.
-    pub max_skew_ms: i64,
-    /// G: see [`Bounds::grant_ahead_ms`].
-    pub ahead_ms: i64,
-    /// The grant or the refusal.
-    pub outcome: Result<Grant, Refusal>,
-}
-
-impl Reply {
-    /// Converts the reply to the receiver's view.
-    #[must_use]
-    pub fn heard(&self, sent: Clocks, received: Clocks) -> Answer {
-        Answer {
-            outcome: (self.outcome.as_ref().copied()).map_err(|refusal| refusal.status),
-            ahead_ms: self.ahead_ms,
-            max_skew_ms: self.max_skew_ms,
-            registry_ms: self.registry_ms,
-            peers: self.peers.votes,
-            peers_offset_ms: self.peers.offset_ms.unwrap_or(0),
-            sent,
-            received,
-        }
-    }
-}
-
-/// An event for the registry's log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The registry was promoted or restored.
-    Moved,
-    /// The worker id has a new holder.
-    Leased(u16),
 }
 
 /// A decision. It must be committed before the reply is sent.
@@ -324,10 +272,12 @@ pub struct Decision {
     pub reply: Reply,
     /// New version of the registry's row, which is locked then; `None` if unchanged.
     pub registry: Option<Registry>,
-    /// New version of the row of the worker id, to be updated or inserted; empty if none is granted.
-    pub rows: Vec<Row>,
-    /// Events to log.
-    pub events: Vec<Event>,
+    /// New version of the row of the worker id, to be updated or inserted; `None` if none is granted.
+    pub row: Option<Row>,
+    /// The first use after a promotion or a restore: to be logged.
+    pub is_moved: bool,
+    /// The worker id has a new holder: to be logged.
+    pub is_new: bool,
 }
 
 /// Result of [`super::decide()`].
