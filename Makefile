@@ -66,7 +66,7 @@ test-pg-repack: ## pg_repack of every table of leaf_id, under load, installed by
 test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, ten minutes or more
 	@scripts/test-arm64.sh
 
-night: ## everything random, and what it met in docs/night.md: two and a half hours or more; NIGHT=600: of ten minutes of torture
+night: ## everything random, and what it met in bench/results/night.md: two and a half hours or more; NIGHT=600: of ten minutes of torture
 	@scripts/night.sh $(NIGHT)
 
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes

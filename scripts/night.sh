@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# night.sh [SECONDS [VERSION...]]: everything random, and docs/night.md with what it has met. SECONDS
-# (7200) of torture, of one server and of a fleet at once, shared by the versions of PostgreSQL: the
-# one to develop with, and 18-assert, which is left out where its sources are not available. Long
-# explorations, loom and shuttle run beside it, at the lowest priority: they compute, and wait for
-# nothing. Then histories of the explorer of rows on each version and statements of hostile roles,
-# beside allocations that fail. After an hour or more of torture, each branch that is marked by
-# sometimes! must have been reached. A part that fails does not end the night; its output stays
-# in target/night, and the page stays as it was. A night that was interrupted, or had such a part,
-# goes on with the parts that have not passed, if no source has changed.
+# night.sh [SECONDS [VERSION...]]: everything random, and bench/results/night.md with what it has
+# met. SECONDS (7200) of torture, of one server and of a fleet at once, shared by the versions of
+# PostgreSQL: the one to develop with, and 18-assert, which is left out where its sources are not
+# available. Long explorations, loom and shuttle run beside it, at the lowest priority: they
+# compute, and wait for nothing. Then histories of the explorer of rows on each version and
+# statements of hostile roles, beside allocations that fail. After an hour or more of torture, each
+# branch that is marked by sometimes! must have been reached. A part that fails does not end the
+# night; its output stays in target/night, and the page stays as it was. A night that was
+# interrupted, or had such a part, goes on with the parts that have not passed, if no source has
+# changed.
 
 # Before lib.sh: it chooses the library that counts branches.
 LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)
@@ -25,7 +26,7 @@ seconds=${1:-7200}
 versions=("${@:2}")
 [ ${#versions[@]} -gt 0 ] || versions=("$PG_MAJOR" 18-assert)
 own=${PG_CONFIG:-}
-page=docs/night.md
+page=bench/results/night.md
 out=$TARGET/night
 # A short one is for trying this script.
 is_long=$((seconds >= 3600))
@@ -34,7 +35,13 @@ export LEAF_ID_TORTURE_SECONDS=$((seconds / ${#versions[@]}))
 need_rust
 
 # The sources and the arguments, which are not to change until the end. Prose may.
-sources() { { git ls-tree HEAD && git diff HEAD && echo "$seconds ${versions[*]}"; } | grep -v 'docs$' | cksum; }
+sources() {
+    {
+        git ls-tree -r HEAD | grep -vP '\t(docs|bench/results)/'
+        git diff HEAD -- . ':!docs' ':!bench/results'
+        echo "$seconds ${versions[*]}"
+    } | cksum
+}
 begun_with=$(sources)
 if [ "$(cat "$out/sources" 2>/dev/null)" = "$begun_with" ]; then
     [ ! -s "$out/branches" ] || cat "$out/branches" >"$LEAF_ID_SOMETIMES"

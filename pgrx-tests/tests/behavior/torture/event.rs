@@ -57,7 +57,7 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    /// As in docs/night.md.
+    /// As in bench/results/night.md.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Crash => "cached at a crash",
