@@ -89,16 +89,16 @@ major_of_package() {
         die "$1 is no package of leaf_id"
 }
 
-# readme DIRECTORY: extracts the instructions of README.md for PostgreSQL $major: the commands
-# marked for this test to file sh, the SQL from there to the first INSERT to sql, and the output
-# shown to output.
+# readme DIRECTORY: extracts from README.md, for PostgreSQL $major, the commands marked for this
+# test to file sh, the first SQL to sql, and the output shown below it to output.
 readme() {
     awk -v to="$1/" '
-        /^<!-- test: run by scripts\/test-deb.sh -->/ { ours = begun = 1 }
-        /^```/ && !inside { inside = begun; language = substr($0, 4); next }
-        /^```/ { inside = ours = 0; if (language == "") exit; next }
-        inside && (language == "sql" || ours) { print > (to language) }
-        inside && language == "" { print > (to "output") }' README.md
+        /^<!-- test: run by scripts\/test-deb.sh -->/ { ours = 1 }
+        /^```/ && !inside { inside = ++blocks; language = substr($0, 4); next }
+        /^```/ { inside = ours = 0; next }
+        ours && inside { print > (to "sh") }
+        inside == 1 && language == "sql" { print > (to "sql") }
+        inside == 2 && language == "" { print > (to "output") }' README.md
     local part
     for part in sh sql output; do [ -s "$1/$part" ] || die "README.md has no $part to try"; done
     # README.md explains how to change the version.

@@ -17,7 +17,7 @@ unpack_root "$suite"
 
 as_user() { in_root runuser -u reader -- env HOME=/home/reader sh -euc "cd; $1"; }
 
-say "Debian $suite, $(basename "$deb"): README.md from its first command to the first INSERT"
+say "Debian $suite, $(basename "$deb"): README.md: its installation and its first INSERT"
 in_root useradd --create-home reader
 echo 'reader ALL=(ALL) NOPASSWD: ALL' >"$BARE/etc/sudoers.d/reader"
 cp "$deb" "$BARE/home/reader/"

@@ -1,5 +1,5 @@
-//! Would catch: an invariant without a row in docs/guarantees.md, and an assumption that no one can
-//! check but that the README's limits do not name.
+//! Would catch: an invariant without a row in docs/guarantees.md, or that the README does not
+//! promise, and an assumption that no one can check of a kind that the README's limits do not name.
 
 use super::page::Page;
 
@@ -75,8 +75,11 @@ fn every_invariant_has_a_row() {
         .collect();
     assert_eq!(names.len(), 10, "{names:?}");
     let rows = rows();
+    let promised = section("## Guarantees");
     for name in names {
         assert!(rows.iter().any(|row| row[0].starts_with(&name)), "{name}");
+        let cited = name.replace("**", "").trim().to_lowercase();
+        assert!(promised.contains(&format!("({cited})")), "{cited}");
     }
 }
 
