@@ -117,7 +117,7 @@ rpm-spec: ## write the .spec of an RPM package for PG_MAJOR, checked by rpmlint
 release: ## check, build, test and collect what a release consists of; TRIAL=1 goes past what is not ready
 	@scripts/release.sh $(if $(TRIAL),--trial)
 
-matrix: ## write what was tried into docs/tested.md, from the results in target/results
+matrix: ## write what was tried into bench/results/tested.md, from the results in target/results
 	@scripts/matrix.sh
 
 env: ## print what cargo needs to know: eval "$(make -s env)"

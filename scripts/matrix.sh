@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Writes docs/tested.md: the last test results on each PostgreSQL, from target/results, and for
-# tests not run since, from the page itself.
+# Writes bench/results/tested.md: the last test results on each PostgreSQL, from target/results, and
+# for tests not run since, from the page itself.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 results=$TARGET/results/tests.tsv
-page=docs/tested.md
+page=bench/results/tested.md
 [ -s "$results" ] || die "there are no results in $results" "The tests write them: make test-all"
 # The last result per server, test and architecture counts.
 rows=$({

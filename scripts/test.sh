@@ -139,7 +139,7 @@ run() {
     lint | core | loom | shuttle) server='no server' ;;
     *) server=$(server_name "$PG_BIN") ;;
     esac
-    # docs/tested.md lists complete runs only.
+    # bench/results/tested.md lists complete runs only.
     [ "$tier" != all ] || [ -n "${TESTS:-}" ] || record "$(title "$name")" "$server" "$passed" "$failed" "$skipped" "$verdict"
     [ "$skipped" -eq 0 ] || verdict="$verdict, $skipped could not be installed"
     summary+=("$(printf '%-30s %5d passed  %10s  %s' "$(title "$name")" "$passed" \
