@@ -1,4 +1,4 @@
-//! SQL for the messages between servers, which are described in docs/reference.md.
+//! SQL for the messages between servers, which are described in src/remote/README.md.
 
 /// An item for FROM that sends a message to a function for other servers. `message` is an
 /// expression without a query.
