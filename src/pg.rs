@@ -63,7 +63,7 @@ pub use leaf_id_core::message::shown;
 pub use memory::touch;
 pub use name::{Name, is_text};
 pub use numbers::{hash, strong_random};
-pub use planner::LoneCall;
+pub use planner::DefaultOfCopy;
 pub use portal::require_clients_statement;
 pub use process::{
     check_for_interrupts, database, exit, leader_pid, max_worker_processes, on_exit, pid,

@@ -2,9 +2,9 @@
 //!
 //! COPY inserts rows one by one if a default is volatile, except for `nextval`: the function might
 //! query the table. Ours do not, but PostgreSQL has no declaration for that. It does ask a support
-//! function to simplify a call. If the call is in an expression planned outside of a query, as COPY
-//! plans defaults, it is replaced by a call of its *twin*: the same function, declared STABLE.
-//! [`LoneCall::with_twin`] explains how other code still finds the expression volatile.
+//! function to simplify a call. In a default that COPY plans, the call is replaced by a call of its
+//! *twin*: the same function, declared STABLE, beside an expression that is volatile like `nextval`
+//! ([`DefaultOfCopy::with_twin`]). All other code sees the call as it is.
 //!
 //! A twin has two additional arguments: the oid of the original function, on which it checks
 //! EXECUTE as the executor would have, and an `internal`, so that only the planner can call it. In
@@ -16,13 +16,13 @@
 //!
 //! * this file and `pg/planner`, a support function, and two functions that no later version may
 //!   drop, since a session may have planned a call of them;
-//! * for each planned call outside of a query: four lookups of functions in the catalog cache, and
-//!   two privilege checks;
+//! * for each such default: four lookups of functions in the catalog cache, and two privilege
+//!   checks;
 //! * for each call site, in its first call: three lookups and one check;
 //! * for each id: one COALESCE in the expression;
 //! * a failed COPY may have taken the ids of the rows it had not inserted yet, up to a thousand.
 //!
-//! Queries, including INSERT, are unaffected.
+//! Queries, including INSERT, are unaffected, and so is all else that is planned outside of a query.
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -31,19 +31,19 @@ use super::call::{finish, given, kept, names_a_constant, oid};
 use super::segment::leaf_segment_next;
 use super::snowflake::leaf_snowflake_next;
 use crate::error::Failure;
-use crate::pg::{self, INTERNAL_SCHEMA, LoneCall, RawDatum};
+use crate::pg::{self, DefaultOfCopy, INTERNAL_SCHEMA, RawDatum};
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_next_support(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name.
-    let call = unsafe { LoneCall::new(fcinfo) };
+    let call = unsafe { DefaultOfCopy::new(fcinfo) };
     let simplified = call.and_then(|call| Some(call.with_twin(twin(call)?)));
     simplified.unwrap_or_else(RawDatum::none)
 }
 
 /// The twin of the called function, if it may be substituted. If not, the call is left unchanged,
 /// which is always correct.
-fn twin(call: LoneCall<'_>) -> Option<u32> {
+fn twin(call: DefaultOfCopy<'_>) -> Option<u32> {
     let mut types = call.constant_types()?;
     let name = if types.is_empty() {
         c"leaf_snowflake_next_stable"

@@ -1,6 +1,7 @@
 //! Expressions as seen by planner support functions. Only for COPY in bulk: `api/support` has the
 //! benefit and the cost.
 
+use core::ffi::CStr;
 use core::mem::size_of;
 use core::ptr;
 
@@ -9,29 +10,34 @@ use pgrx::pg_sys::{self, NodeTag};
 use super::datum::RawDatum;
 use super::expression::{as_node, cells};
 
-/// A call in an expression planned on its own, outside of a query: a column default in COPY or
-/// ALTER TABLE, a CHECK constraint, an argument of EXECUTE. The planner also asks this way when it
-/// estimates an expression of a query, and discards the answer.
+/// A call in a column default that COPY FROM plans.
+///
+/// Others plan expressions outside of a query, too: ALTER TABLE, CHECK constraints, PL/pgSQL, and
+/// extensions, which may take the result apart, and evaluate parts of it (Citus does). So only COPY
+/// gets what [`DefaultOfCopy::with_twin`] returns: it alone plans defaults in the memory context
+/// that it creates. If a later version names that otherwise, COPY inserts row by row.
 #[derive(Clone, Copy)]
-pub struct LoneCall<'a>(&'a pg_sys::FuncExpr);
+pub struct DefaultOfCopy<'a>(&'a pg_sys::FuncExpr);
 
-impl LoneCall<'_> {
+impl DefaultOfCopy<'_> {
     /// The call that a support function is asked to simplify. `None` for other requests, or if the
-    /// call is part of a query.
+    /// call is not in such a default.
     ///
     /// # Safety
     /// `fcinfo` is the argument of a STRICT support function called by PostgreSQL, which does not
     /// return before the result is dropped.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
         // SAFETY: guaranteed by the caller. The only argument is a request, whose tag determines
-        // its type; a request of this type has a call.
+        // its type; a request of this type has a call. A context has a name.
         unsafe {
             let request: *const pg_sys::Node = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
             if (*request).type_ != NodeTag::T_SupportRequestSimplify {
                 return None;
             }
             let request = &*request.cast::<pg_sys::SupportRequestSimplify>();
-            request.root.is_null().then(|| Self(&*request.fcall))
+            let context = CStr::from_ptr((*pg_sys::CurrentMemoryContext).name);
+            let is_default = request.root.is_null() && context == c"COPY";
+            is_default.then(|| Self(&*request.fcall))
         }
     }
 
@@ -57,8 +63,7 @@ impl LoneCall<'_> {
     /// and never returns NULL.
     ///
     /// COPY inserts in bulk if a default contains no volatile function except `nextval`, which is
-    /// what the second argument looks like to it. That argument is never evaluated. It makes the
-    /// expression volatile for all other code that would otherwise use one value for all rows.
+    /// what the second argument looks like to it. That argument is never evaluated.
     ///
     /// The twin's last argument is unused, but not a constant: if all arguments of a stable
     /// function are constants, the planner calls it for estimation. Reading a case value outside of

@@ -1,4 +1,5 @@
-//! Would catch: the twins that COPY calls being visible: in a dump, in psql, or after a restore.
+//! Would catch: the twins that COPY calls being visible: in a dump, in psql, after a restore, or to
+//! code other than COPY that plans an expression by itself, like Citus.
 
 use leaf_id_tests::{Server, assert_issued_once};
 
@@ -71,4 +72,50 @@ fn dumps_and_descriptions_do_not_show_it() {
         restored.value::<String>(support),
         "leaf_id_internal.leaf_next_support"
     );
+}
+
+/// Citus plans an expression outside of a query, and evaluates its parts: a part that stands only
+/// for `nextval` is an error there. Functions in C are counted under their own names.
+#[test]
+fn nothing_else_calls_a_twin() {
+    let (_server, mut session) = server_and_session();
+    session.run(
+        "CREATE TABLE t (i int, id bigint DEFAULT leaf_segment_next('a'), s bigint DEFAULT leaf_snowflake_next());
+         CREATE TABLE c (i int CHECK (i < leaf_segment_next('a') + leaf_snowflake_next()));
+         CREATE TABLE added (i int); INSERT INTO added VALUES (1);
+         CREATE TABLE copied (id bigint);
+         CREATE FUNCTION inserts() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO t (i) VALUES (1); INSERT INTO c VALUES (1); RETURN NEW; END $$;
+         CREATE TRIGGER inserts BEFORE INSERT ON copied FOR EACH ROW EXECUTE FUNCTION inserts();
+         SET track_functions = 'all'",
+    );
+    const TWINS: &str =
+        "SELECT coalesce(string_agg(proname::text, ' ' ORDER BY proname), '') FROM pg_proc
+         WHERE proname ~ '^leaf_.*_next_stable$' AND pg_stat_get_xact_function_calls(oid) > 0";
+    for statement in [
+        "ALTER TABLE added ADD id bigint DEFAULT leaf_segment_next('a')",
+        "ALTER TABLE added ADD s bigint DEFAULT leaf_snowflake_next()",
+        "INSERT INTO t (i) VALUES (1), (2)",
+        "INSERT INTO c VALUES (1)",
+        "PREPARE p AS SELECT $1; EXECUTE p(leaf_segment_next('a'))",
+        "DO 'DECLARE id bigint := leaf_segment_next(''a''); BEGIN id := leaf_snowflake_next(); END'",
+    ] {
+        session.run(&format!("BEGIN; {statement}"));
+        assert_eq!(session.value::<String>(TWINS), "", "{statement}");
+        session.run("ROLLBACK");
+    }
+    // Not even under COPY, except for its own defaults.
+    for (statement, twins) in [
+        ("COPY copied FROM STDIN", ""),
+        ("COPY c FROM STDIN", ""),
+        (
+            "COPY t (i) FROM STDIN",
+            "leaf_segment_next_stable leaf_snowflake_next_stable",
+        ),
+    ] {
+        session.run("BEGIN");
+        assert_eq!(copy_in(&mut session, statement, 3), Ok(3));
+        assert_eq!(session.value::<String>(TWINS), twins, "{statement}");
+        session.run("ROLLBACK");
+    }
 }
