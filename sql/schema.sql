@@ -30,6 +30,20 @@ BEGIN
     END IF;
 END
 $$;
+
+-- A subscriber stops at the first change of a table that it does not have.
+DO $$
+DECLARE
+    publication pg_catalog.name;
+BEGIN
+    FOR publication IN SELECT p.pubname FROM pg_catalog.pg_publication p WHERE p.puballtables ORDER BY p.pubname LOOP
+        RAISE WARNING 'publication "%" includes the tables of extension "leaf_id"', publication USING
+            DETAIL = 'A subscriber without the extension stops at the first tag, whatever else it replicates.',
+            HINT = 'To create it on each subscriber: CREATE EXTENSION leaf_id;';
+    END LOOP;
+END
+$$;
+
 CREATE SCHEMA leaf_id;
 COMMENT ON SCHEMA leaf_id IS 'Views and tables of extension leaf_id, and functions for its administrators';
 CREATE SCHEMA leaf_id_internal;

@@ -105,35 +105,27 @@ COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS
     'How many worker ids one role may have, except for superusers and the extension''s owner; null: any';
 
 -- A registry without a row of its own, or with one never used, may have lost leases in a failover.
--- So its place of creation is recorded in a table that is not dumped.
-CREATE TABLE leaf_id.leaf_registry_origin (
-    one boolean PRIMARY KEY DEFAULT true CONSTRAINT leaf_registry_origin_one_row CHECK (one),
-    system_identifier bigint NOT NULL,
-    timeline integer NOT NULL,
-    database oid NOT NULL,
-    relation oid NOT NULL
-);
-COMMENT ON TABLE leaf_id.leaf_registry_origin IS
-    'Where the worker registry was created: somewhere else, what was leased may be forgotten';
-COMMENT ON COLUMN leaf_id.leaf_registry_origin.one IS 'There is one row';
-COMMENT ON COLUMN leaf_id.leaf_registry_origin.system_identifier IS 'The database cluster ...';
-COMMENT ON COLUMN leaf_id.leaf_registry_origin.timeline IS '... its WAL timeline ...';
-COMMENT ON COLUMN leaf_id.leaf_registry_origin.database IS '... the database ...';
-COMMENT ON COLUMN leaf_id.leaf_registry_origin.relation IS '... and leaf_registry';
-INSERT INTO leaf_id.leaf_registry_origin (system_identifier, timeline, database, relation)
-SELECT c.system_identifier,
-    -- Timeline that WAL is written on; pg_control has an older one right after a promotion.
-    pg_catalog.textcat('x', pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))
-        ::pg_catalog.bit(32)::pg_catalog.int4,
-    d.oid,
-    'leaf_id.leaf_registry'::pg_catalog.regclass::pg_catalog.oid
-FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d
-WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
-
-CREATE TRIGGER leaf_registry_origin_stays
-    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_registry_origin
-    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
-ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_origin_stays;
+-- So its place of creation is recorded: in the catalog, which no dump has, and no publication.
+DO $$
+DECLARE
+    place pg_catalog.text;
+BEGIN
+    SELECT pg_catalog.format('{%s, %s, %s, %s}', c.system_identifier,
+        -- Timeline that WAL is written on; pg_control has an older one right after a promotion.
+        pg_catalog.textcat('x', pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))
+            ::pg_catalog.bit(32)::pg_catalog.int4,
+        d.oid,
+        'leaf_id.leaf_registry'::pg_catalog.regclass::pg_catalog.oid) INTO place
+    FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d
+    WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
+    EXECUTE pg_catalog.format(
+        'CREATE FUNCTION leaf_id_internal.leaf_registry_origin() RETURNS pg_catalog.int8[]
+             LANGUAGE sql IMMUTABLE PARALLEL SAFE AS %L',
+        pg_catalog.format('SELECT %L::pg_catalog.int8[]', place));
+END
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_registry_origin() IS
+    'Where leaf_registry was created: system identifier, WAL timeline, database, table';
 
 -- A renewal that still reads the old value would commit a later time after a lower value, and a
 -- standby could have the value without it: what it has forgotten would be later than it assumes.

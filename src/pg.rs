@@ -54,8 +54,8 @@ pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use expression::{Expression, cells};
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
-    caller_may_execute, check_call, check_execute, find_function, function, is_nonatomic_call,
-    public_may_execute,
+    caller_may_execute, check_call, check_execute, find_function, function, function_source,
+    is_nonatomic_call, public_may_execute,
 };
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};

@@ -326,9 +326,6 @@ SELECT leaf_id.leaf_worker_retire(5, false);
 CREATE TRIGGER copied AFTER UPDATE ON leaf_id.leaf_registry FOR EACH ROW EXECUTE FUNCTION follow();
 SELECT sqlstate, detail FROM refusal('SELECT leaf_id.leaf_worker_retire(5)');
 ALTER TABLE leaf_id.leaf_registry DISABLE TRIGGER copied;
-CREATE TRIGGER copied AFTER UPDATE ON leaf_id.leaf_registry_origin FOR EACH ROW EXECUTE FUNCTION follow();
-SELECT * FROM refusal('SELECT leaf_id.leaf_worker_retire(5, false)') \gx
-ALTER TABLE leaf_id.leaf_registry_origin DISABLE TRIGGER copied;
 SELECT leaf_id.leaf_worker_retire(5, false);
 DROP FUNCTION follow() CASCADE;
 

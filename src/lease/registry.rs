@@ -12,7 +12,7 @@ use leaf_id_core::registry::{
 
 use crate::error::{Failure, RegistryError};
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Access, Client, LockedAtOnce, Shape, Table, Type, Value};
+use crate::pg::{self, Access, Client, INTERNAL_SCHEMA, LockedAtOnce, Shape, Table, Type, Value};
 use crate::remote::serve;
 
 static WORKER: Shape = Shape::new(
@@ -67,20 +67,6 @@ static REGISTRY: Shape = Shape::new(
         c"leaf_registry_grant_ahead_range",
         c"leaf_registry_max_ids_range",
     ],
-)
-.without_row_triggers();
-
-/// Shape of the table with the place where the extension was created.
-static ORIGIN: Shape = Shape::new(
-    c"leaf_registry_origin",
-    &[
-        (c"one", Type::Boolean),
-        (c"system_identifier", Type::Bigint),
-        (c"timeline", Type::Integer),
-        (c"database", Type::Oid),
-        (c"relation", Type::Oid),
-    ],
-    &[c"leaf_registry_origin_one_row"],
 )
 .without_row_triggers();
 
@@ -286,8 +272,7 @@ impl Opened {
         };
         // Before the terms are read: see leaf_await_renewals().
         let worker = open(&WORKER, Access::Write)?;
-        let origin = open(&ORIGIN, Access::Read)?;
-        let origin = origin.get(&ONE).as_ref().and_then(place);
+        let origin = origin();
         let registry = open(&REGISTRY, Access::Read)?;
         let registry = registry_row(registry.get(&ONE).as_ref(), origin);
         let mut opened = Self {
@@ -441,6 +426,18 @@ fn integer(number: i64) -> Value<'static> {
 
 fn text(bytes: Option<&[u8]>) -> Value<'_> {
     bytes.map_or(Value::Null, Value::Text)
+}
+
+/// The place where the registry was created.
+fn origin() -> Option<Place> {
+    let source = pg::function_source(INTERNAL_SCHEMA, c"leaf_registry_origin")?;
+    let mut numbers = source.split(['{', '}']).nth(1)?.split(", ");
+    Some(Place {
+        system_identifier: numbers.next()?.parse().ok()?,
+        timeline: numbers.next()?.parse().ok()?,
+        database: numbers.next()?.parse().ok()?,
+        relation: numbers.next()?.parse().ok()?,
+    })
 }
 
 fn place(row: &pg::Row) -> Option<Place> {

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
+use super::catalog::cached;
 use super::roles::caller_may_use_schema;
 
 /// Catalog data of a function.
@@ -79,6 +80,26 @@ pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> O
             pg_sys::Datum::from(arguments),
             pg_sys::Datum::from(schema),
         ))
+    }
+}
+
+/// The body of the function with this schema and name, without arguments, in SQL or another
+/// language that keeps it in the catalog.
+pub fn function_source(schema: &CStr, name: &CStr) -> Option<String> {
+    let function = find_function(schema, name, &[])?;
+    let text = |value: pg_sys::Datum| {
+        // SAFETY: the column is a text; the copy is null-terminated.
+        let text = unsafe { CStr::from_ptr(pg_sys::text_to_cstring(value.cast_mut_ptr())) };
+        text.to_string_lossy().into_owned()
+    };
+    // SAFETY: in a transaction; the cache is keyed by one oid, and the text is copied.
+    unsafe {
+        cached(
+            pg_sys::SysCacheIdentifier::PROCOID,
+            function.oid.into(),
+            pg_sys::Anum_pg_proc_prosrc,
+            text,
+        )
     }
 }
 

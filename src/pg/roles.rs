@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
+use super::catalog::cached;
 use super::name::Name;
 use super::table::shape::SCHEMA;
 
@@ -195,31 +196,22 @@ unsafe fn grantees_of(
     object: pg_sys::Oid,
     column: u32,
 ) -> Vec<pg_sys::Oid> {
-    // SAFETY: guaranteed by the caller; the list is copied before the row is released. An ACL is a
-    // one-dimensional array without NULLs, whose items follow the header at the next MAXALIGN
-    // boundary.
-    unsafe {
-        let cache = cache.cast_signed();
-        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(object));
-        if row.is_null() {
-            return Vec::new();
-        }
-        let mut null = false;
-        let column = i16::try_from(column).unwrap_or(0);
-        let value = pg_sys::SysCacheGetAttr(cache, row, column, &raw mut null);
-        let mut roles = Vec::new();
-        if !null {
+    let grantees = |value: pg_sys::Datum| {
+        // SAFETY: guaranteed by the caller. An ACL is a one-dimensional array without NULLs, whose
+        // items follow the header at the next MAXALIGN boundary.
+        unsafe {
             let list: *const pg_sys::ArrayType =
                 pg_sys::pg_detoast_datum(value.cast_mut_ptr()).cast();
             let length = *list.add(1).cast::<c_int>();
             let header = size_of::<pg_sys::ArrayType>() + 2 * size_of::<c_int>();
             let items: *const pg_sys::AclItem = list.byte_add(header.next_multiple_of(8)).cast();
             let count = usize::try_from(length).unwrap_or(0);
-            roles.extend((0..count).map(|position| (*items.add(position)).ai_grantee));
+            let grantee = |position| (*items.add(position)).ai_grantee;
+            (0..count).map(grantee).collect()
         }
-        pg_sys::ReleaseSysCache(row);
-        roles
-    }
+    };
+    // SAFETY: guaranteed by the caller; the list is copied.
+    unsafe { cached(cache, object, column, grantees) }.unwrap_or_default()
 }
 
 /// True if the effective user is a superuser.

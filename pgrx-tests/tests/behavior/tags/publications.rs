@@ -44,6 +44,33 @@ fn wait_for_copy(session: &mut Session) {
     });
 }
 
+/// A subscriber of all tables goes on when the extension is created on its publisher, until the first
+/// tag; what the warning says then helps.
+#[test]
+fn a_subscriber_without_the_extension_goes_on_until_the_first_tag() {
+    let server = |number| Server::start_unrelated(number, &[("wal_level", "logical")]);
+    let (publisher, subscriber) = (server(0), server(1));
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    for session in [&mut there, &mut here] {
+        session.run("CREATE TABLE orders (id bigint PRIMARY KEY)");
+    }
+    there.run("CREATE PUBLICATION p FOR ALL TABLES");
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    there.run("CREATE EXTENSION leaf_id; INSERT INTO orders VALUES (1)");
+    let ids = "SELECT id::text FROM orders ORDER BY id";
+    wait_for(&mut here, ids, &["1"]);
+    let log = publisher.log();
+    assert!(log.contains("publication \"p\" includes the tables of extension \"leaf_id\""));
+    there.run("SELECT leaf_tag_create('orders'); INSERT INTO orders VALUES (2)");
+    wait_until(LIMIT, "the error", || {
+        (subscriber.log()).contains("relation \"leaf_id.leaf_alloc\" does not exist")
+    });
+    // As the hint says.
+    here.run("CREATE EXTENSION leaf_id");
+    wait_for(&mut here, ids, &["1", "2"]);
+}
+
 /// Keys of opaque ids are replicated like any table. An existing key of a name is kept.
 #[test]
 fn a_subscriber_has_opaque_tags_with_their_keys() {
