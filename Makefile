@@ -14,7 +14,7 @@ PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench check test test-all test-clients test-another-version \
-        test-upgrade test-monitoring test-patroni test-pgbackrest test-pg-repack test-arm64 torture night lint fmt all install \
+        test-upgrade test-monitoring test-patroni test-pgbackrest test-pg-repack test-citus test-arm64 torture night lint fmt all install \
         installcheck uninstall package deb test-deb test-dist-upgrade test-image rpm-spec release matrix env \
         clean distclean
 
@@ -62,6 +62,9 @@ test-pgbackrest: ## a restore to a point in time, by pgBackRest, installed by ap
 
 test-pg-repack: ## pg_repack of every table of leaf_id, under load, installed by apt
 	@scripts/test-operations.sh pg_repack
+
+test-citus: ## a Citus cluster: every statement on every node. Built from CITUS=/path/to/its/source
+	@CITUS=$(CITUS) scripts/test-operations.sh citus
 
 test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, ten minutes or more
 	@scripts/test-arm64.sh

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests leaf_id with software that operators run alongside PostgreSQL, from Debian's packages, which
-# it installs: test-operations.sh monitoring|patroni|pgbackrest|pg_repack. The programs are in
-# pgrx-tests/operations; everything they start ends with them.
+# it installs: test-operations.sh monitoring|patroni|pgbackrest|pg_repack|citus. Citus is built from its
+# source, whose path is in CITUS. The programs are in pgrx-tests/operations; everything they start ends
+# with them.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,7 +20,14 @@ pgbackrest)
 pg_repack)
     what="pg_repack: every table under load" program=pg_repack packages=("postgresql-$PG_MAJOR-repack")
     ;;
-*) die "test-operations.sh monitoring, patroni, pgbackrest or pg_repack" ;;
+citus)
+    what="Citus: every statement on every node" program=citus
+    packages=(flex gcc libkrb5-dev liblz4-dev libpam0g-dev libselinux1-dev libssl-dev libzstd-dev make)
+    [ -x "${CITUS:-}/configure" ] || die "CITUS is the path of Citus's source" \
+        "as in: make test-citus CITUS=/path/to/citus" \
+        "Version 13.2 is for PostgreSQL 15 to 17, and 14 for 16 to 18."
+    ;;
+*) die "test-operations.sh monitoring, patroni, pgbackrest, pg_repack or citus" ;;
 esac
 packages+=(python3 python3-psycopg2 python3-yaml)
 
@@ -49,6 +57,23 @@ if [ "$1" = pg_repack ]; then
     cp "/usr/share/postgresql/$PG_MAJOR/extension/pg_repack"* "$("$PG_BIN/pg_config" --sharedir)/extension"
 fi
 
+# Into the copy of PostgreSQL, from a copy of the source.
+if [ "$1" = citus ] && [ ! -f "$("$PG_BIN/pg_config" --pkglibdir)/citus.so" ]; then
+    say "Building Citus (five minutes, once)"
+    build=$TARGET/citus-$PG_MAJOR
+    rm -rf "$build"
+    cp -r "$CITUS" "$build"
+    # Later minor versions of PostgreSQL have a function of this name.
+    sed -i 's/\bhave_createdb_privilege\b/citus_&/g' "$build/src/include/pg_version_compat.h"
+    sed -i 's/\bhave_createdb_privilege\b/citus_&/g' "$build/src/backend/distributed/commands/serialize_distributed_ddls.c"
+    (
+        cd "$build"
+        PG_CONFIG=$PG_BIN/pg_config ./configure --without-libcurl
+        make --silent CPPFLAGS=-I/usr/include/postgresql
+        make --silent install
+    ) >"$build.log" 2>&1 || die "Citus could not be built: see $build.log"
+fi
+
 # The servers' user may not be able to read the checkout.
 run=$(as_server mktemp -d "/tmp/leaf_id-$1.XXXXXX")
 program_pid=
@@ -64,7 +89,7 @@ end() {
 }
 trap end EXIT
 trap 'exit 130' INT TERM
-cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/packaging/patroni/* "$run"
+cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/packaging/patroni/* "$ROOT/docs/fleet-and-failover.md" "$run"
 # A clock that can be set, preloaded as in other tests.
 [ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
 

@@ -17,7 +17,7 @@ STATEMENTS = {
 }
 ROUNDS = 5
 # The only rows that are written past triggers with nothing beside them.
-REFUSED = ("leaf_worker", "leaf_registry", "leaf_registry_origin")
+REFUSED = ("leaf_worker", "leaf_registry")
 
 
 def test():

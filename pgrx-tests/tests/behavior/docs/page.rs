@@ -7,7 +7,7 @@
 //! | `<!-- test: before SQL -->` | run this SQL first; for objects that the reader has, and the test does not |
 //! | `<!-- test: expect SQLSTATE -->` | the block fails with this SQLSTATE |
 //! | `<!-- test: run by module::test -->` | run by that test, as it needs several servers, for example |
-//! | `<!-- test: run by scripts/name -->` | run by that script, as it needs a bare Debian |
+//! | `<!-- test: run by scripts/name -->` | run by that script, as it needs a bare Debian, or Citus |
 //! | `<!-- test: from path -->` | its lines are in that file, in this order; the file is run |
 //! | `<!-- test: not run: reason -->` | never run |
 
