@@ -76,7 +76,7 @@ fn lock(series: &[u8]) -> Result<(Table, Option<Row>), Failure> {
 }
 
 /// Raises the row of a series that has come under its name to the mark: as
-/// `tags::trigger::raise_to_mark`.
+/// `tags::trigger::meet_mark`.
 ///
 /// # Errors
 /// A table was altered.

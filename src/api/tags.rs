@@ -64,7 +64,8 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     match finish(trigger::merge_replicated(&edit)) {
         Merged::No => {}
         Merged::Kept => return RawDatum::none(),
-        Merged::Raised(raised) => {
+        Merged::Raised(mut raised) => {
+            finish(trigger::meet_mark(&mut raised));
             transaction::remember(&raised);
             return RawDatum::none();
         }
@@ -81,7 +82,7 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_edit") };
     if is_readable(&call) {
         let mut edit = edit(&call);
-        finish(trigger::raise_to_mark(&mut edit));
+        finish(trigger::meet_mark(&mut edit));
         transaction::remember(&edit);
     }
     call.unchanged()

@@ -44,7 +44,7 @@ pub enum Standing {
 /// What is known of a tag that was created here.
 #[derive(Clone, Copy)]
 struct Created {
-    /// Next id. The row is at or above the mark of its name: see `trigger::raise_to_mark`.
+    /// Next id. The row is at or above the mark of its name: see `trigger::meet_mark`.
     next: i64,
     max_value: i64,
     max_step: u32,
@@ -128,10 +128,11 @@ impl Edits {
         }
     }
 
-    /// Ids issued here from tags whose creation has not been rolled back.
+    /// Ids issued here from tags whose creation has not been rolled back. This transaction has locked
+    /// their rows and marks.
     fn issued(&self) -> Vec<(Key, i64)> {
         let issued = self.issued.iter();
-        let stands = issued.filter(|(key, _)| self.kind(key).is_some());
+        let stands = issued.filter(|(key, _)| self.entries.contains_key(key));
         stands.map(|(key, high)| (*key, *high)).collect()
     }
 
@@ -188,6 +189,11 @@ pub fn next_here(key: &Key) -> i64 {
         .issued
         .get(key)
         .map_or(next, |issued| next.max(*issued))
+}
+
+/// True if this transaction has issued ids of a tag that it had created, even if that was rolled back.
+pub fn has_issued(key: &Key) -> bool {
+    EDITS.lock().issued.contains_key(key)
 }
 
 /// Issues `n` contiguous ids from a tag created in this transaction. `is_range`: `max_step` limits

@@ -101,32 +101,43 @@ fn at_mark(edit: &Edit, new: &AllocRow, row: TagRow<Name>) -> Result<TagRow<Name
     Ok(raised)
 }
 
-/// Raises a row that has come under its name to the mark, where that has risen since [`stamp`]: the
-/// row has waited for another one of its name to go. Claims begin above both, but a dump has the
-/// row alone. By oid, so that no trigger of others is fired twice.
+/// Makes a row that has come under its name and the mark of that equal, and locks both until the
+/// transaction ends: at its commit, where no timeout works any more, nothing is left to wait for. The
+/// mark may have risen since [`stamp`], while the row waited for another one of its name to go:
+/// claims begin above both, but a dump has the row alone. By oid, so that no trigger of others is
+/// fired twice.
 ///
 /// # Errors
 /// A table was altered, or the name has got a key, but its ids may be in use.
-pub fn raise_to_mark(edit: &mut Edit) -> Result<(), Failure> {
+pub fn meet_mark(edit: &mut Edit) -> Result<(), Failure> {
     let old_tag = edit.old.as_ref().map(|old| old.tag);
-    let Some(new) = edit.new.as_mut().filter(|new| Some(new.tag) != old_tag) else {
+    let Some(new) = &mut edit.new else {
         return Ok(());
     };
-    let mark = mark::get(&new.tag)?;
+    // A row that was here may have come after ids of its name were issued here, and a rollback.
+    if Some(new.tag) == old_tag && !transaction::has_issued(&Key::here(edit.relation, new.tag)) {
+        return Ok(());
+    }
+    pg::see_own_changes();
+    let mark = mark::lock(&new.tag)?;
     // A plain tag of this name was created, used and dropped since its key was made.
-    if edit.old.is_none() && !edit.replica && mark > 1 && opaque::has_key_of_ours(&new.tag)? {
+    if edit.old.is_none()
+        && !edit.replica
+        && mark.high() > 1
+        && opaque::has_key_of_ours(&new.tag)?
+    {
         return Err(Failure::Opaque(OpaqueError::KeyTooLate {
             tag: new.tag.name(),
         }));
     }
-    let raised = new.row.raised_to(mark);
+    let raised = new.row.raised_to(mark.high());
+    mark.raise(heap::key(&new.tag), raised.max_id);
     if raised == new.row {
         return Ok(());
     }
     let Some(table) = heap::open(edit.relation, Access::Write)? else {
         return Ok(());
     };
-    pg::see_own_changes();
     if let Some(stored) = table.lock(&heap::key(&new.tag)) {
         table.update(&stored, &[(heap::MAX_ID, Value::Bigint(raised.max_id))]);
         new.row = raised;

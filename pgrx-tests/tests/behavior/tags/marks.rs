@@ -280,3 +280,52 @@ fn marks_are_this_databases_own() {
     manager.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t')");
     assert!(manager.next("t") > next);
 }
+
+/// Would catch: a COMMIT that waits for the mark of a name, where no timeout works.
+#[test]
+fn the_commit_of_a_new_tag_waits_for_no_one() {
+    const COMES: [&str; 2] = [
+        "SELECT leaf_tag_create('gone')",
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'gone' WHERE biz_tag = 'other'",
+    ];
+    let server = Server::with_leaf_id(&[]);
+    let (mut session, mut other) = (server.session(), server.session());
+    session.run("SELECT leaf_tag_create('gone'), leaf_tag_create('other')");
+    session.next("gone");
+    session.run("SELECT leaf_tag_drop('gone'); SET statement_timeout = '300ms'");
+    other.run("SET lock_timeout = '100ms'");
+    // Another transaction has the mark: the statement waits.
+    other.run("BEGIN; SELECT leaf_tag_drop('gone', forget => true)");
+    for comes in COMES {
+        session.run("BEGIN");
+        session.fails(comes).is("57014");
+        session.run("ROLLBACK");
+    }
+    other.run("ROLLBACK");
+    // Once it has returned, the mark and its table are this transaction's. Not only of a name that
+    // was used; and after a rollback, of a row that was here by then.
+    for (begin, name) in [
+        ("SELECT leaf_tag_create('gone')", "gone"),
+        ("SELECT leaf_tag_create('new')", "new"),
+        ("SAVEPOINT s; SELECT leaf_tag_create('late')", "late"),
+    ] {
+        session.run(&format!("BEGIN; {begin}"));
+        session.take(name, 5);
+        if name == "late" {
+            session.run("ROLLBACK TO s");
+            other.run("SELECT leaf_tag_create('late')");
+            session.run("UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1 WHERE biz_tag = 'late'");
+        }
+        other
+            .fails("BEGIN; LOCK TABLE leaf_id.leaf_high_mark")
+            .is("55P03");
+        other.run("ROLLBACK; BEGIN; INSERT INTO leaf_id.leaf_high_mark VALUES ('earlier', 1)");
+        let written = format!(
+            "INSERT INTO leaf_id.leaf_high_mark VALUES ('{name}', 1) ON CONFLICT (tag) DO UPDATE SET high = 1"
+        );
+        other.fails(&written).is("55P03");
+        session.run("COMMIT");
+        other.run("ROLLBACK");
+        assert!(server.session().next(name) > 5, "{name}");
+    }
+}

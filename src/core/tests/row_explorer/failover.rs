@@ -124,6 +124,15 @@ struct Database {
     marks: [u8; NAMES],
 }
 
+impl Database {
+    /// A row comes under a name, and raises its mark.
+    fn come(&mut self, name: usize, tag: Tag) {
+        self.tags[name] = Some(tag);
+        let mark = &mut self.marks[name];
+        *mark = tag.row.max_id.max(*mark);
+    }
+}
+
 /// Cached state of a name in shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Slot {
@@ -277,7 +286,7 @@ impl<const LOST: u32> World<LOST> {
     fn insert(&mut self, name: usize, tag: Tag, rules: Rules<Rule>) {
         let mark = rules.keep(Rule::InsertAtMark, self.database.marks[name]);
         let row = self.begun(tag.row, mark);
-        self.database.tags[name] = Some(Tag { row, ..tag });
+        self.database.come(name, Tag { row, ..tag });
         self.edited(name);
         self.appear(name, rules);
     }
@@ -486,7 +495,7 @@ impl<const LOST: u32> search::World for World<LOST> {
                 let tag = self.database.tags[name]?;
                 let row = self.updated(name, to, tag.row, rules)?;
                 self.remove(name, tag.row, Rule::RenameLeavesMark, rules);
-                self.database.tags[to] = Some(Tag { row, ..tag });
+                self.database.come(to, Tag { row, ..tag });
                 self.edited(to);
                 self.appear(to, rules);
                 // The columns with its ids are the same.

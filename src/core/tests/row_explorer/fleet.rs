@@ -177,6 +177,7 @@ impl World {
             ..Row::new(1)
         };
         let row = row.begun(member.mark, &HERE, incarnation);
+        member.mark = row.max_id.max(member.mark);
         member.copied = None;
         member.row.replace(row).is_none().then_some(())
     }
@@ -303,6 +304,7 @@ impl search::World for World {
                 let (row, here) = (center.row, rows::here(center.timeline));
                 center.mark = rows::next(row.max_id, center.mark, row.full().skip(&here));
                 center.row = Row::new(1).begun(center.mark, &here, incarnation);
+                center.mark = center.row.max_id.max(center.mark);
                 (center.standby, center.copied) = (None, None);
             }
             Step::CenterResets => {

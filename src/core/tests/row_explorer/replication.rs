@@ -99,10 +99,16 @@ enum Step {
 }
 
 impl Database {
+    /// A row comes under a name, and raises its mark.
+    fn come(&mut self, name: usize, tag: Tag) -> Option<()> {
+        let mark = &mut self.marks[name];
+        *mark = tag.row.max_id.max(*mark);
+        self.tags[name].replace(tag).is_none().then_some(())
+    }
+
     fn create(&mut self, name: usize, max_id: u8, is_own: bool) -> Option<()> {
         let row = Row::new(max_id).begun(self.marks[name], &HERE, 1);
-        let tag = Tag { row, is_own };
-        self.tags[name].replace(tag).is_none().then_some(())
+        self.come(name, Tag { row, is_own })
     }
 
     /// Removes a row from its name.
@@ -127,8 +133,7 @@ impl Database {
         let tag = self.remove(name, rules)?;
         let new = Row { max_id, ..tag.row };
         let row = tag.row.updated(new, self.marks[to], &HERE, &update)?;
-        self.tags[to] = Some(Tag { row, ..tag });
-        Some(())
+        self.come(to, Tag { row, ..tag })
     }
 
     fn claim(&mut self, name: usize) -> Option<u8> {

@@ -185,6 +185,13 @@ impl Transaction {
         });
     }
 
+    /// A row comes under a name, and raises its mark.
+    fn come(&mut self, name: usize, max_id: u8) {
+        self.view.rows[name] = Some(max_id);
+        let mark = &mut self.view.marks[name];
+        *mark = max_id.max(*mark);
+    }
+
     fn next(&self, name: usize) -> u8 {
         let next = match self.view.edits[name] {
             Some(Edited::Created(next)) => next,
@@ -398,7 +405,7 @@ impl search::World for World {
                     return None;
                 }
                 let row = Row::new(1).begun(open.view.marks[name], &HERE, 1);
-                open.view.rows[name] = Some(row.max_id);
+                open.come(name, row.max_id);
                 open.remember([name; 2], None, Some(row), Rule::NoIdsOfReplaced);
                 Some(())
             })?,
@@ -426,7 +433,7 @@ impl search::World for World {
                 let old = Row::new(max_id);
                 let new = old.updated(old, open.view.marks[to], &HERE, &update)?;
                 open.leave(name, max_id, rules);
-                open.view.rows[to] = Some(new.max_id);
+                open.come(to, new.max_id);
                 open.remember([name, to], Some(old), Some(new), Rule::NoIdsOfRenamed);
                 open.view.is_renamed[to] = !open.view.is_reset[name];
                 Some(())
@@ -523,6 +530,7 @@ impl search::World for World {
                 let mark = rules.keep(Rule::RowAtMarkAfterWait, self.marks[0]);
                 let begin = rows::next(row.max_id, mark, 0);
                 self.rows[0] = Some(begin);
+                self.marks[0] = self.marks[0].max(begin);
                 if step == Step::OtherHasInsertedAndUses {
                     if begin >= Ids::LAST {
                         return None;

@@ -80,7 +80,9 @@ impl Server {
 
     /// Inserts a row.
     fn insert(&mut self, row: Row, rules: Rules<Rule>) {
-        self.row = Some(row.begun(self.mark, &self.here(), 1));
+        let row = row.begun(self.mark, &self.here(), 1);
+        self.mark = row.max_id.max(self.mark);
+        self.row = Some(row);
         if let Some(standby) = &mut self.standby {
             standby.is_too_much |= rules.hold(Rule::CreationKept);
         }
