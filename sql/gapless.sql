@@ -146,6 +146,22 @@ CREATE TRIGGER leaf_gapless_follow
 CREATE TRIGGER leaf_gapless_follow_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_gapless
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_gapless_follow();
+
+CREATE FUNCTION leaf_id_internal.leaf_gapless_edited() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_edited_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_edited() IS
+    'Trigger: a transaction that has edited a gapless series cannot be prepared';
+CREATE TRIGGER leaf_gapless_edited
+    AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_gapless_edited();
+CREATE TRIGGER leaf_gapless_edited_truncate
+    AFTER TRUNCATE ON leaf_id.leaf_gapless
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_gapless_edited();
+-- leaf_gapless_drop(forget => true).
+CREATE TRIGGER leaf_gapless_forgotten
+    AFTER DELETE ON leaf_id.leaf_gapless_mark
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_gapless_edited();
+
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit;
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow;
 ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_follow_truncate;

@@ -10,7 +10,7 @@
 //!
 //! * A transaction-wide snapshot. The latest version of the row would be locked nevertheless, but
 //!   the caller would not see the row that has the previous number: refused.
-//! * A prepared transaction, which would lock the series across restarts: refused.
+//! * A prepared transaction, which would lock the series across restarts: refused, also after an edit.
 //! * A commit that is reported before it is durable: after a crash, the number would be issued
 //!   again. So the commit runs with `synchronous_commit` at least `on`, whatever the setting is by
 //!   then.
@@ -58,6 +58,9 @@ const NO_SUBTRANSACTION: u32 = u32::MAX;
 /// The lowest subtransaction that has taken a number.
 static TAKEN_BY: AtomicU32 = AtomicU32::new(NO_SUBTRANSACTION);
 
+/// This transaction has edited a series, or deleted a mark.
+static EDITED: AtomicBool = AtomicBool::new(false);
+
 static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
     transaction: on_transaction,
     subtransaction: on_subtransaction,
@@ -90,6 +93,12 @@ pub fn raise_to_mark(series: &[u8]) -> Result<(), Failure> {
         table.update(&stored, &[(LAST_NUMBER, Value::Bigint(last))]);
     }
     Ok(())
+}
+
+/// Records an edit.
+pub fn note_edit() {
+    EDITED.store(true, Ordering::Relaxed);
+    pg::watch_transactions(&CALLBACKS, &WATCHING);
 }
 
 /// The next number of a series, which stays locked until the end of the transaction.
@@ -135,10 +144,13 @@ fn on_transaction(event: TransactionEvent) {
     let taken = TAKEN_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
     match event {
         TransactionEvent::PreCommit if taken => pg::commit_synchronously(),
-        TransactionEvent::PrePrepare if taken => Failure::Gapless(GaplessError::Prepared).raise(),
+        TransactionEvent::PrePrepare if taken || EDITED.load(Ordering::Relaxed) => {
+            Failure::Gapless(GaplessError::Prepared).raise()
+        }
         TransactionEvent::PreCommit | TransactionEvent::PrePrepare => {}
         TransactionEvent::Commit | TransactionEvent::Abort => {
             TAKEN_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed);
+            EDITED.store(false, Ordering::Relaxed);
         }
     }
 }

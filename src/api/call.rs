@@ -3,7 +3,7 @@
 use pgrx::pg_sys;
 
 use crate::error::Failure;
-use crate::pg::{RowType, oid_value};
+use crate::pg::{RowType, TriggerCall, oid_value};
 
 /// State that a call site keeps between calls (PostgreSQL's `fn_extra`), created by the first call.
 ///
@@ -197,4 +197,18 @@ pub fn finish<T>(result: Result<T, Failure>) -> T {
 /// Converts a counter for SQL. Not to `numeric`, since no counter of ids reaches 2^63.
 pub fn bigint(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// The call of a trigger function.
+///
+/// # Safety
+/// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before the
+/// result is dropped.
+pub unsafe fn trigger_call<'a>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    function: &'static str,
+) -> TriggerCall<'a> {
+    // SAFETY: guaranteed by the caller.
+    let call = unsafe { TriggerCall::new(fcinfo) };
+    finish(call.ok_or(Failure::NotATrigger { function }))
 }

@@ -6,25 +6,13 @@ use leaf_id_core::step::Limits;
 use pgrx::prelude::*;
 use pgrx::{PgLogLevel, pg_sys};
 
-use super::call::{finish, tag, text};
+use super::call::{finish, tag, text, trigger_call};
 use crate::error::Failure;
 use crate::pg::{self, Privilege, RawDatum, TriggerCall};
 use crate::shmem::{self, Key, Tag};
 use crate::tags::heap::{self, ALLOC, AllocRow, Edit};
 use crate::tags::trigger::{self, Merged};
 use crate::tags::{claim, rights, transaction};
-
-/// # Safety
-/// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before the
-/// result is dropped.
-unsafe fn trigger_call<'a>(
-    fcinfo: pg_sys::FunctionCallInfo,
-    function: &'static str,
-) -> TriggerCall<'a> {
-    // SAFETY: guaranteed by the caller.
-    let call = unsafe { TriggerCall::new(fcinfo) };
-    finish(call.ok_or(Failure::NotATrigger { function }))
-}
 
 /// True if the rows can be read. In an apply worker, a table that cannot be read counts as an edit
 /// of every tag, since an error would stop replication of all its tables.

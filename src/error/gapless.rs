@@ -14,7 +14,7 @@ pub enum GaplessError {
     EndOfSeries { series: String },
     /// A number in a transaction with a single snapshot.
     Isolation,
-    /// Two-phase commit of a number.
+    /// Two-phase commit of a number, or of an edit.
     Prepared,
 }
 
@@ -49,7 +49,7 @@ impl GaplessError {
             ),
             Self::Prepared => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
-                "cannot PREPARE a transaction that has taken a number of a gapless series",
+                "cannot PREPARE a transaction that has taken a number of a gapless series, or changed one",
             )
             .set_detail("It would keep the series locked until it is committed, over restarts too."),
         }

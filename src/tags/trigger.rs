@@ -121,10 +121,7 @@ pub fn meet_mark(edit: &mut Edit) -> Result<(), Failure> {
     pg::see_own_changes();
     let mark = mark::lock(&new.tag)?;
     // A plain tag of this name was created, used and dropped since its key was made.
-    if edit.old.is_none()
-        && !edit.replica
-        && mark.high() > 1
-        && opaque::has_key_of_ours(&new.tag)?
+    if edit.old.is_none() && !edit.replica && mark.high() > 1 && opaque::has_key_of_ours(&new.tag)?
     {
         return Err(Failure::Opaque(OpaqueError::KeyTooLate {
             tag: new.tag.name(),
@@ -219,9 +216,10 @@ pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     if !opaque::caller_may_renumber(tag)? {
         return Err(Failure::Opaque(OpaqueError::Forbidden { tag: tag.name() }));
     }
+    transaction::watch();
     pg::see_own_changes();
+    // Lock the mark first: a concurrent creation of the tag has locked it, and starts there.
     let mark = mark::lock(tag)?;
-    // Lock the mark first: a concurrent creation of the tag has read it, and starts there.
     Ok(!exists(relation, tag)? && mark.forget())
 }
 

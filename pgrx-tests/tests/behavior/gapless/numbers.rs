@@ -1,4 +1,4 @@
-//! Would catch: a number issued in a prepared transaction. Single-session behavior is tested in
+//! Would catch: a number issued, or a series edited, in a prepared transaction. Single-session behavior is tested in
 //! pgrx-tests/sql/gapless.sql, lock waits in pgrx-tests/isolation/specs/gapless.spec.
 
 use leaf_id_tests::{Server, in_threads};
@@ -18,6 +18,21 @@ fn a_transaction_that_has_one_cannot_be_prepared() {
          ROLLBACK TO b; RELEASE a",
     ] {
         session.run(&format!("BEGIN; {within}"));
+        session.fails("PREPARE TRANSACTION 'p'").is("0A000");
+    }
+    // It would also keep a series locked whose row it has changed, or forgotten.
+    session.run(
+        "SELECT leaf_id.leaf_gapless_create('gone'); SELECT leaf_id.leaf_gapless_drop('gone')",
+    );
+    for edit in [
+        "SELECT leaf_id.leaf_gapless_create('new')",
+        "SELECT leaf_id.leaf_gapless_drop('s')",
+        "SELECT leaf_id.leaf_gapless_drop('gone', forget => true)",
+        "UPDATE leaf_id.leaf_gapless SET series = 'other'",
+        "UPDATE leaf_id.leaf_gapless SET last_number = 100",
+        "TRUNCATE leaf_id.leaf_gapless",
+    ] {
+        session.run(&format!("BEGIN; {edit}"));
         session.fails("PREPARE TRANSACTION 'p'").is("0A000");
     }
     // Allowed if all numbers were rolled back, or none was taken.

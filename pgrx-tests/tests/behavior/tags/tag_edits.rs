@@ -138,7 +138,9 @@ fn an_edit_cannot_be_prepared_and_use_can() {
     let mut elsewhere = unloaded.session();
     elsewhere.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
     for session in [&mut a, &mut elsewhere] {
+        session.run("SELECT leaf_tag_create('gone'); SELECT leaf_tag_drop('gone')");
         for edit in [
+            "SELECT leaf_tag_drop('gone', forget => true)",
             "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
             "UPDATE leaf_id.leaf_alloc SET step = step + 1",
             "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new')",
