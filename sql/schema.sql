@@ -197,3 +197,16 @@ CREATE TRIGGER leaf_opaque_key_merge
     BEFORE INSERT ON leaf_id.leaf_opaque_key
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_opaque_key_merge();
 ALTER TABLE leaf_id.leaf_opaque_key ENABLE REPLICA TRIGGER leaf_opaque_key_merge;
+
+CREATE FUNCTION leaf_id_internal.leaf_opaque_key_changed() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_key_changed_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_opaque_key_changed() IS
+    'Trigger: ends what sessions have cached of keys that are changed or deleted by hand';
+CREATE TRIGGER leaf_opaque_key_changed
+    AFTER UPDATE OR DELETE ON leaf_id.leaf_opaque_key
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_opaque_key_changed();
+CREATE TRIGGER leaf_opaque_key_truncated
+    AFTER TRUNCATE ON leaf_id.leaf_opaque_key
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_opaque_key_changed();
+ALTER TABLE leaf_id.leaf_opaque_key ENABLE ALWAYS TRIGGER leaf_opaque_key_changed;
+ALTER TABLE leaf_id.leaf_opaque_key ENABLE ALWAYS TRIGGER leaf_opaque_key_truncated;

@@ -40,7 +40,7 @@ mod wait;
 
 pub use backend_local::BackendLocal;
 pub use catalog::{
-    function_name, lock_relation, relation_changed, relation_exists, watch_relation,
+    function_name, lock_relation, relation_changed, relation_exists, touch_relation, watch_relation,
 };
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, clocks, format_ms, now_ms, now_timestamp};

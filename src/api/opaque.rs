@@ -4,9 +4,9 @@ use leaf_id_core::opaque::Permutation;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-use super::call::{finish, second_bigint, tag, text};
+use super::call::{finish, second_bigint, tag, text, trigger_call};
 use crate::error::Failure;
-use crate::pg;
+use crate::pg::{self, RawDatum};
 use crate::segment::opaque as ids;
 use crate::shmem::Tag;
 use crate::tags::opaque as keys;
@@ -70,4 +70,12 @@ fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
     // An empty string requests a random key.
     let key = Some(key).filter(|key| !key.is_empty());
     finish(keys::create(&tag, last, key));
+}
+
+#[pg_extern(sql = false)]
+fn leaf_opaque_key_changed(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    // SAFETY: a call of the SQL function of this name.
+    let call = unsafe { trigger_call(fcinfo, "leaf_opaque_key_changed") };
+    keys::key_changed();
+    call.unchanged()
 }

@@ -38,6 +38,14 @@ pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
 }
 
+/// Has every session that watches a relation look at it again, once the open transaction commits:
+/// on standbys, too.
+pub fn touch_relation(relation: u32) {
+    // SAFETY: in a transaction. Accepts the oid of a relation that exists, as the caller has looked it
+    // up in this command.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(pg_sys::Oid::from(relation)) };
+}
+
 /// Locks a table, partitioned or not, or a sequence in ACCESS EXCLUSIVE mode until the end of the
 /// transaction, within `lock_timeout`, with the privileges of LOCK TABLE. Does nothing if there is none
 /// with this oid.

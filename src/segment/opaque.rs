@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use leaf_id_core::opaque::Permutation;
+use leaf_id_core::sometimes;
 
 use super::issue;
 use super::lookup;
@@ -10,14 +11,28 @@ use super::slot_cache::SLOT_CACHE;
 use crate::deadline::{Deadline, ready_on_standby};
 use crate::error::{Failure, OpaqueError, RefillError};
 use crate::pg;
+use crate::tags::opaque::FoundKey;
 
 /// The next opaque id of a tag.
 ///
 /// # Errors
 /// The tag has no key, or its numbers are beyond the key's domain. See also [`Failure`].
 pub fn next(tag: &[u8]) -> Result<i64, Failure> {
-    let permutation = permutation(tag)?;
-    let number = issue::next_number(tag).map_err(|failure| match failure {
+    loop {
+        let key = permutation(tag)?;
+        let number = next_number(tag, &key.permutation)?;
+        // Replaced while the number came, which may be of another row. It becomes a gap.
+        if key.is_ours || is_cached(&key.permutation) {
+            let id = key.permutation.encode(number);
+            return id.ok_or_else(|| end(pg::shown(tag), &key.permutation));
+        }
+        sometimes!("opaque: the key is replaced while a number comes");
+    }
+}
+
+/// The next number of a tag with this key.
+fn next_number(tag: &[u8], permutation: &Permutation) -> Result<i64, Failure> {
+    issue::next_number(tag).map_err(|failure| match failure {
         Failure::Refill {
             tag,
             error: RefillError::NoSuchTag,
@@ -27,12 +42,14 @@ pub fn next(tag: &[u8]) -> Result<i64, Failure> {
             tag,
             error: RefillError::EndOfTag { max_value, skip: 0 },
             ..
-        } if max_value >= permutation.last() => end(tag, &permutation),
+        } if max_value >= permutation.last() => end(tag, permutation),
         failure => failure,
-    })?;
-    permutation
-        .encode(number)
-        .ok_or_else(|| end(pg::shown(tag), &permutation))
+    })
+}
+
+/// True unless the cache, which this is from, has been cleared.
+fn is_cached(permutation: &Rc<Permutation>) -> bool {
+    Rc::strong_count(permutation) > 1 && !pg::relation_changed()
 }
 
 fn end(tag: String, permutation: &Permutation) -> Failure {
@@ -52,7 +69,7 @@ pub fn map(
     map: impl FnOnce(&Permutation, i64) -> Option<i64>,
 ) -> Result<i64, Failure> {
     ready_on_standby()?;
-    let permutation = permutation(tag)?;
+    let FoundKey { permutation, .. } = permutation(tag)?;
     lookup::check_rights(&lookup::key(tag)?, &Deadline::new())?;
     map(&permutation, value).ok_or_else(|| {
         Failure::Opaque(OpaqueError::OutOfRange {
@@ -63,13 +80,17 @@ pub fn map(
     })
 }
 
-/// The permutation of a tag. Cached, as a key never changes, unless the open transaction has
-/// created it and may still roll back.
-fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
-    // Clears the cache if leaf_alloc has been replaced: its keys belong to another table then.
+/// The permutation of a tag. Cached, unless the open transaction has created the key and may still
+/// roll back.
+fn permutation(tag: &[u8]) -> Result<FoundKey, Failure> {
+    // Clears the cache if leaf_alloc has been replaced, whose keys belong to another table then, or a
+    // key was.
     lookup::relation()?;
     if let Some(permutation) = SLOT_CACHE.with(|cache| cache.permutation(tag)) {
-        return Ok(permutation);
+        return Ok(FoundKey {
+            permutation,
+            is_ours: false,
+        });
     }
     let key = lookup::key(tag)?;
     let found = lookup::find_key(&key, &Deadline::new())?;
@@ -81,5 +102,5 @@ fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
     if !found.is_ours {
         SLOT_CACHE.with_mut(|cache| cache.remember_permutation(tag, &found.permutation));
     }
-    Ok(found.permutation)
+    Ok(found)
 }

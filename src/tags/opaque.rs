@@ -1,8 +1,8 @@
 //! Keys of opaque ids.
 //!
 //! A key belongs to a name: it permutes the numbers counted by the tag of this name. It is created
-//! for a name that has no tag and never had one, and is never changed or deleted, so a session's
-//! cache of keys cannot become stale. The tag may be dropped and created again, and continues with
+//! for a name that has no tag and never had one, and no function changes or deletes it. (Who may do so
+//! by hand ends what sessions have cached: see [`key_changed`].) The tag may be dropped and created again, and continues with
 //! the same permutation. It cannot be renamed, and its numbers are never issued as ids, since a
 //! number may equal the id of another number.
 
@@ -119,6 +119,14 @@ pub fn hex(tag: &Tag) -> Result<String, Failure> {
     let key = row.as_ref().and_then(key);
     let key = key.ok_or_else(|| Failure::Opaque(OpaqueError::NoKey { tag: tag.name() }))?;
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A key was changed, or deleted: sessions that have cached it, with the slots of tags, forget it.
+pub fn key_changed() {
+    // Without tags, no session has cached a key.
+    if let Ok(relation) = heap::relation() {
+        pg::touch_relation(relation);
+    }
 }
 
 /// The permutation of a name.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leaf_id_tests::{Server, Session, promptly, wait_until};
+use leaf_id_tests::{Server, Session, disturb_waiting, promptly, wait_until};
 
 use super::{assert_distinct, assert_opaque, create, decoded, take};
 
@@ -249,4 +249,86 @@ fn the_owner_of_a_database_dumps_and_restores() {
     let mut copy = server.connect_as("owner", "copy");
     let new = take(&mut copy, "t", 60);
     assert_opaque(&mut copy, "t", &[ids, new].concat());
+}
+
+/// As a WARNING recommends where a subscriber has another key than the publisher.
+const REPLACED: [&str; 2] = [
+    "DELETE FROM leaf_id.leaf_opaque_key; DELETE FROM leaf_id.leaf_alloc;
+     INSERT INTO leaf_id.leaf_opaque_key VALUES ('t', 1000000, sha256('another'))",
+    "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_value) VALUES ('t', 1000000)",
+];
+
+/// Would catch: a session that has used a key goes on with it when the name has another one, here
+/// and on a standby, so that its ids are those of others.
+#[test]
+fn a_key_that_is_replaced_is_forgotten_by_all() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    create(&mut session, "t", 50, ", max_value => 1000000");
+    let standby = server.standby(&[]);
+    standby.replay_all_of(&server);
+    let mut there = standby.session();
+    for session in [&mut session, &mut there] {
+        first_ids(session, "t");
+    }
+    take(&mut session, "t", 1);
+    for statement in REPLACED {
+        server.session().run(statement);
+    }
+    let ids = first_ids(&mut server.session(), "t");
+    assert_eq!(first_ids(&mut session, "t"), ids);
+    let next = take(&mut session, "t", 1);
+    assert_eq!(
+        decoded(&mut server.session(), "t", &next),
+        decoded(&mut session, "t", &next)
+    );
+    standby.replay_all_of(&server);
+    assert_eq!(first_ids(&mut there, "t"), ids);
+    standby.cut_off();
+    standby.promote();
+    let next = take(&mut there, "t", 1);
+    assert_eq!(
+        decoded(&mut standby.session(), "t", &next),
+        decoded(&mut there, "t", &next)
+    );
+    // Each kind of change.
+    for change in [
+        "UPDATE leaf_id.leaf_opaque_key SET key = sha256('x')",
+        "BEGIN; TRUNCATE leaf_id.leaf_opaque_key;
+         INSERT INTO leaf_id.leaf_opaque_key VALUES ('t', 1000000, sha256('y')); COMMIT",
+        "BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM leaf_id.leaf_opaque_key;
+         INSERT INTO leaf_id.leaf_opaque_key VALUES ('t', 1000000, sha256('z')); COMMIT",
+    ] {
+        let before = first_ids(&mut session, "t");
+        server.session().run(change);
+        let ids = first_ids(&mut session, "t");
+        assert_ne!(ids, before);
+        assert_eq!(ids, first_ids(&mut server.session(), "t"));
+    }
+}
+
+/// Would catch: a number of the new row, for which the session has waited, with the key before.
+#[test]
+fn a_key_that_is_replaced_during_a_wait_is_not_used() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    create(&mut session, "t", 1, ", max_value => 1000000");
+    session.run("CREATE TABLE issued (id bigint); SET leaf_id.refill_timeout = '1ms'");
+    let mut other = server.session();
+    other.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc");
+    wait_until(LIMIT, "the end of the cached numbers", || {
+        session.try_run("SELECT leaf_opaque_next('t')").is_err()
+    });
+    session.be_patient();
+    let waits = "INSERT INTO issued SELECT leaf_opaque_next('t')";
+    let ended = disturb_waiting(&server, session, waits, |_| {
+        for statement in REPLACED {
+            other.run(statement);
+        }
+        other.run("COMMIT");
+    });
+    ended.result.unwrap();
+    let ids = other.ids("SELECT id FROM issued");
+    let numbers = decoded(&mut server.session(), "t", &ids);
+    assert!(numbers[0] < 10, "{numbers:?}: with the key before");
 }
