@@ -24,7 +24,7 @@ pub use edit::EditError;
 pub use format::FormatError;
 pub use gapless::GaplessError;
 pub use opaque::OpaqueError;
-pub use refill::{Advice, RefillClass, RefillError, for_monitors, reason_for_monitors};
+pub use refill::{Advice, Locked, RefillClass, RefillError, for_monitors, reason_for_monitors};
 pub use registry::RegistryError;
 pub use reset::ResetError;
 pub use snowflake::SnowflakeError;

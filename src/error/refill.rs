@@ -12,9 +12,9 @@ use crate::pg::{self, LockHolder};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefillError {
     /// The row is locked.
-    RowLocked { by: LockHolder },
+    RowLocked { of: Locked, by: LockHolder },
     /// The table is locked.
-    TableLocked { by: LockHolder },
+    TableLocked { of: Locked, by: LockHolder },
     /// No background worker slot was free, and there is no reserve worker.
     NoWorkerSlot,
     /// No background worker slot was free, and the reserve worker is busy.
@@ -38,6 +38,15 @@ pub enum RefillError {
     AwaitsStandby,
     /// That server has refused with an error, in the text.
     Refused { server: u32, sqlstate: SqlState },
+}
+
+/// What a claim locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// The tag, in `leaf_alloc`.
+    Tag,
+    /// The mark of its name, in `leaf_high_mark`.
+    Mark,
 }
 
 /// What an error means to the allocator, which retries or holds the request, and to a session,
@@ -98,7 +107,7 @@ impl RefillError {
             Self::NoSuchTag | Self::EndOfTag { .. } | Self::ServerBehind { .. } => {
                 RefillClass::Final
             }
-            Self::RowLocked { by } | Self::TableLocked { by } => RefillClass::Locked(by),
+            Self::RowLocked { by, .. } | Self::TableLocked { by, .. } => RefillClass::Locked(by),
             Self::NoWorkerSlot
             | Self::WorkerSlotShared
             | Self::NoAllocator
@@ -175,8 +184,14 @@ impl RefillError {
             LockHolder::Prepared => format!("{what} is locked by a prepared transaction."),
         };
         Some(match self {
-            Self::RowLocked { by } => locked("The row of the tag in leaf_id.leaf_alloc", by),
-            Self::TableLocked { by } => locked("Table leaf_id.leaf_alloc", by),
+            Self::RowLocked { of, by } => match of {
+                Locked::Tag => locked("The row of the tag in leaf_id.leaf_alloc", by),
+                Locked::Mark => locked("The mark of the tag's name in leaf_id.leaf_high_mark", by),
+            },
+            Self::TableLocked { of, by } => match of {
+                Locked::Tag => locked("Table leaf_id.leaf_alloc", by),
+                Locked::Mark => locked("Table leaf_id.leaf_high_mark", by),
+            },
             Self::NoWorkerSlot => {
                 "All background worker slots are in use, and the reserve worker is missing.".into()
             }

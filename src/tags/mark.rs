@@ -4,9 +4,9 @@
 //! Claims write marks by oid, bypassing triggers, like rows. Triggers in SQL (sql/tags.sql,
 //! sql/gapless.sql) write the marks left by edits, so that tools that copy the table see them.
 
-use super::heap;
+use super::heap::{self, Look};
 use crate::error::Failure;
-use crate::pg::{self, Access, Shape, Table, Type, Value};
+use crate::pg::{self, Access, Locker, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
 /// Shape of `leaf_high_mark`, as created by sql/schema.sql.
@@ -35,6 +35,30 @@ pub fn get(tag: &Tag) -> Result<i64, Failure> {
     let table = open(&MARKS, Access::Read)?;
     let row = table.get(&heap::key(tag));
     Ok(row.and_then(|row| row.bigint(HIGH)).unwrap_or(0))
+}
+
+/// Oid of `leaf_high_mark`.
+///
+/// # Errors
+/// There is no such table.
+pub fn relation() -> Result<u32, Failure> {
+    pg::find_table(&MARKS).ok_or_else(|| Failure::missing(&MARKS))
+}
+
+/// The last locker or updater of a mark. Waits for no lock.
+///
+/// # Errors
+/// The table was altered.
+pub fn see(relation: u32, tag: &Tag) -> Result<Look<Locker>, Failure> {
+    Ok(match Table::open_at_once(relation, &MARKS) {
+        Ok(Some(table)) => match table.get(&heap::key(tag)) {
+            Some(row) => Look::Row(row.locker()),
+            None => Look::Nothing,
+        },
+        Ok(None) => Look::Nothing,
+        Err(Obstacle::Locked) => Look::Locked,
+        Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
+    })
 }
 
 /// A mark, locked after the row of its name.
