@@ -140,10 +140,7 @@ fn take_ready(tag: &[u8], amount: Amount, wanted: Wanted) -> Option<Run> {
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }
-    Some(Run {
-        first: taken.first,
-        count: taken.count,
-    })
+    Some(Run::of(&slot_ref, &taken))
 }
 
 /// Iterator over the ids of one batch call. Ids are taken as they are read, in as few runs as the
@@ -161,7 +158,7 @@ impl Batch {
         Self {
             tag: tag.to_vec(),
             left: n,
-            run: Run { first: 0, count: 0 },
+            run: Run::default(),
         }
     }
 
@@ -192,5 +189,14 @@ impl Iterator for Batch {
         self.run.count -= 1;
         self.left -= 1;
         Some(id)
+    }
+}
+
+/// Ids that no one has read, as after a LIMIT, are a gap.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if let Some(slot_ref) = self.run.slot_ref.filter(|_| self.run.count > 0) {
+            take::give_up(&slot_ref, &self.tag, self.run.count);
+        }
     }
 }

@@ -83,11 +83,25 @@ pub enum NotReady {
 }
 
 /// Contiguous ids that were taken.
+#[derive(Default)]
 pub struct Run {
     /// First id.
     pub first: i64,
     /// Number of ids.
     pub count: u32,
+    /// The slot; `None` if the open transaction has created the tag.
+    pub slot_ref: Option<SlotRef>,
+}
+
+impl Run {
+    /// Ids taken from a slot.
+    pub fn of(slot_ref: &SlotRef, taken: &Taken) -> Self {
+        Self {
+            first: taken.first,
+            count: taken.count,
+            slot_ref: Some(*slot_ref),
+        }
+    }
 }
 
 /// Follow-up work of a take: requests the spare and counts lost ids.
@@ -99,6 +113,16 @@ pub fn finish(slot_ref: &SlotRef, taken: &Taken) {
         area.queues().post(pg::database(), slot_ref.slot);
     }
     count_lost(area, slot_ref, taken.lost);
+}
+
+/// Counts ids that were taken and not used.
+#[cold]
+#[inline(never)]
+pub fn give_up(slot_ref: &SlotRef, tag: &[u8], count: u32) {
+    if let Some(area) = shmem::area() {
+        let directory = area.directory();
+        directory.lose_taken(slot_ref.slot, pg::database(), tag, count.into());
+    }
 }
 
 #[cold]

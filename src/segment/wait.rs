@@ -41,10 +41,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
             if taken.leaves_work() {
                 take::finish(&slot_ref, &taken);
             }
-            return Ok(Run {
-                first: taken.first,
-                count: taken.count,
-            });
+            return Ok(Run::of(&slot_ref, &taken));
         }
         // Also checked if edits or evictions follow one another so fast that no wait begins (I5).
         pg::check_for_interrupts();
@@ -81,9 +78,12 @@ fn take_here(
                 SlotAccess::Public => {}
             }
             let is_range = matches!(amount, Amount::Range(_));
-            let first = edits::issue_local(key, amount.count(), is_range)?;
             let count = amount.count();
-            Ok(Some(Run { first, count }))
+            Ok(Some(Run {
+                first: edits::issue_local(key, count, is_range)?,
+                count,
+                slot_ref: None,
+            }))
         }
         // Opaque: after a rollback, the caller would know the id of a number yet to be issued.
         Standing::Created(_) | Standing::Changed => Err(lookup::changed(key)),

@@ -210,6 +210,19 @@ impl<'a> ReadGuard<'a> {
         })
     }
 
+    /// Counts ids that a session has taken from a slot and not used. By now, the slot may be another
+    /// tag's.
+    pub fn lose_taken(&self, slot: &Slot, database: u32, tag: &[u8], ids: u64) {
+        let key = self.key(slot);
+        if key.database == database && key.tag.bytes() == tag {
+            self.directory
+                .slots
+                .with_state(slot, |state| state.lost += ids);
+        } else {
+            self.directory.lose_evicted(ids);
+        }
+    }
+
     fn retire_slot(&self, slot: &Slot) {
         self.directory.slots.with_state(slot, |state| {
             state.lost += slot.invalidate().count();

@@ -45,3 +45,37 @@ fn batches_ranges_and_single_ids_of_many_sessions_are_distinct() {
     println!("{} ids", drawn.iter().map(Vec::len).sum::<usize>());
     assert_issued_once(&drawn);
 }
+
+/// Would catch: ids of a batch that is not read to its end, which are a gap, counted as issued.
+#[test]
+fn what_is_left_of_a_batch_is_lost() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 1000);
+    let counts = "SELECT ARRAY[ids_issued, ids_lost] FROM leaf_id.tags_detail WHERE tag = 't'";
+    session.next("t");
+    for (how, read) in [
+        ("SELECT leaf_segment_next_batch('t', 100) LIMIT 7", 7),
+        (
+            "BEGIN; DECLARE c CURSOR FOR SELECT leaf_segment_next_batch('t', 100);
+             FETCH 9 FROM c; CLOSE c; COMMIT",
+            9,
+        ),
+        (
+            "BEGIN; DECLARE c CURSOR FOR SELECT leaf_segment_next_batch('t', 100);
+             FETCH 11 FROM c; ROLLBACK",
+            11,
+        ),
+        ("SELECT 1 / (leaf_segment_next_batch('t', 100) % 10)", -1),
+        ("SELECT leaf_segment_next_batch('t', 100)", 100),
+    ] {
+        let before: Vec<i64> = session.value(counts);
+        let _ = session.try_run(how);
+        let after: Vec<i64> = session.value(counts);
+        println!("{how}: {before:?}, {after:?}");
+        assert_eq!(after[0] + after[1] - before[0] - before[1], 100, "{how}");
+        if read >= 0 {
+            assert_eq!(after[0] - before[0], read, "{how}");
+        }
+    }
+}
