@@ -88,6 +88,7 @@ pub use signals::{
 pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
+pub use table::place::Place;
 pub use table::row::{Locker, Row};
 pub use table::shape::{INTERNAL_SCHEMA, Misshapen, SCHEMA, Shape, Type, find_table, hold};
 pub use table::value::Value;

@@ -17,7 +17,7 @@
 
 pub mod check;
 pub mod open;
-mod place;
+pub mod place;
 pub mod row;
 pub mod scan;
 pub mod shape;

@@ -239,7 +239,7 @@ impl SlotRef {
 }
 
 /// Max length of an error text, in bytes.
-const ERROR_TEXT: usize = 47;
+const ERROR_TEXT: usize = 43;
 /// Max ranges saved per tag: what two buffers can hold.
 pub const SAVED_RANGES: usize = 2;
 
@@ -337,6 +337,8 @@ pub struct SlotState {
     pub error_at: i64,
     /// Text of `refill_error`, for variants that have one.
     pub text: Text<ERROR_TEXT>,
+    /// Where a claim has last found the row: number of a `pg::Place`, a hint; 0 for nowhere.
+    pub place: u32,
 }
 
 impl SlotState {
@@ -364,6 +366,7 @@ impl SlotState {
         error_version: 0,
         error_at: 0,
         text: Text::EMPTY,
+        place: 0,
     };
 
     /// The next saved range to republish.

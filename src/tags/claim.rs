@@ -239,6 +239,7 @@ pub(super) fn with_row<T, E: From<RefillError>>(
         .lock(&heap::key(&key.tag))
         .ok_or(RefillError::NoSuchTag)?;
     let row = AllocRow::of(&stored).ok_or(RefillError::NoSuchTag)?;
+    heap::show_place(key, &stored);
     claim(&LockedRow { table, stored }, &row)
 }
 

@@ -4,8 +4,8 @@ use leaf_id_core::row::{LastClaim, TagRow};
 use leaf_id_core::step::Limits;
 
 use crate::error::Failure;
-use crate::pg::{self, Access, Locker, Name, Obstacle, Shape, Table, Type, Value};
-use crate::shmem::{Key, Tag};
+use crate::pg::{self, Access, Locker, Name, Obstacle, Place, Shape, Table, Type, Value};
+use crate::shmem::{self, Key, Tag};
 
 /// Shape of `leaf_alloc`, as created by sql/schema.sql.
 pub static ALLOC: Shape = Shape::new(
@@ -174,6 +174,23 @@ pub enum Look<T> {
     Locked,
 }
 
+/// The place near a tag's row that its slot has.
+fn place(key: &Key) -> Option<Place> {
+    let area = shmem::area()?;
+    let slot_ref = area.directory().find(key)?;
+    Place::at(area.with_state(slot_ref.slot, |state| state.place))
+}
+
+/// Gives a tag's slot the place of its row, for those who read it.
+pub fn show_place(key: &Key, row: &pg::Row) {
+    let Some(area) = shmem::area() else { return };
+    let slot_ref = area.directory().find(key);
+    if let Some(slot_ref) = slot_ref {
+        let place = row.place().number();
+        area.with_state(slot_ref.slot, |state| state.place = place);
+    }
+}
+
 /// Reads the current version of a tag's row, even if committed after the transaction's snapshot.
 /// Requires no privilege, assigns no xid, and waits for no lock.
 ///
@@ -186,7 +203,7 @@ pub fn see(key: &Key) -> Result<Look<SeenRow>, Failure> {
         Err(Obstacle::Locked) => return Ok(Look::Locked),
         Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     };
-    let row = table.get(&self::key(&key.tag));
+    let row = table.get_near(place(key), &self::key(&key.tag));
     let seen = row.and_then(|row| {
         Some(SeenRow {
             alloc: AllocRow::of(&row)?,

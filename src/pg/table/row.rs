@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int};
 
 use pgrx::pg_sys;
 
+use super::place::Place;
 use super::shape::Type;
 use super::value::Value;
 use crate::pg::catalog::attribute;
@@ -63,6 +64,12 @@ impl Row {
                 nulls.as_mut_ptr(),
             )
         }
+    }
+
+    /// Where this version is.
+    pub fn place(&self) -> Place {
+        // SAFETY: a tuple that was read from its table.
+        Place::of(unsafe { (*self.tuple).t_self })
     }
 
     fn column(&self, number: usize, expected: Type) -> Option<pg_sys::Datum> {

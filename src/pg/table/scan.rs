@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use pgrx::pg_sys;
 
 use super::open::Table;
+use super::place::Place;
 use super::row::Row;
 use super::value::Value;
 
@@ -30,6 +31,27 @@ impl Table {
             });
             found
         })
+    }
+
+    /// As [`Table::get`], from a place near the row, if there is one: an index scan visits all versions
+    /// that an old snapshot keeps.
+    pub fn get_near(&self, place: Option<Place>, key: &Value<'_>) -> Option<Row> {
+        let near = place.and_then(|place| {
+            self.with_latest_snapshot(|snapshot| {
+                // SAFETY: in a transaction, with the snapshot of the fetch; the relation is open and
+                // locked. The row is copied before its slot is dropped.
+                unsafe {
+                    let slot = pg_sys::table_slot_create(self.relation, core::ptr::null_mut());
+                    let row = self.fetch_from(place, key, snapshot, slot).map(|_| {
+                        let mut free = false;
+                        self.row(pg_sys::ExecFetchSlotHeapTuple(slot, true, &raw mut free))
+                    });
+                    pg_sys::ExecDropSingleTupleTableSlot(slot);
+                    row
+                }
+            })
+        });
+        near.or_else(|| self.get(key))
     }
 
     /// All rows, in no particular order.

@@ -76,6 +76,66 @@ fn claims_cost_the_same_under_an_old_snapshot() {
     );
 }
 
+/// What a session does for ranges as long as a segment, each of which takes a claim; of tags that all
+/// roles may issue, and of others.
+#[test]
+fn ranges_cost_the_same_under_an_old_snapshot() {
+    for roles in ["'public'", "current_user::text"] {
+        costs_the_same_under_an_old_snapshot(
+            &format!(
+                "SELECT leaf_tag_create('t', step => 10, max_step => 10);
+                 SELECT leaf_tag_grant('t', {roles})"
+            ),
+            &["leaf_id.leaf_alloc", "leaf_id.leaf_high_mark"],
+            "SELECT leaf_segment_next_range('t', 10)",
+        );
+    }
+}
+
+/// Of a tag that not all roles may issue, whose row says so: the first call of a session, and each
+/// call that decodes an id.
+#[test]
+fn rights_are_read_at_the_same_cost_under_an_old_snapshot() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_id.leaf_opaque_create('o', step => 1, max_step => 1);
+         SELECT leaf_tag_create('t', step => 10, max_step => 10)",
+    );
+    let use_both = "SELECT leaf_opaque_next('o'), leaf_segment_next_range('t', 10)";
+    session.run(use_both);
+    let tables = ["leaf_id.leaf_alloc"];
+    for (call, is_first) in [
+        ("SELECT leaf_segment_next('t')", true),
+        ("SELECT leaf_id.leaf_opaque_encode('o', 1)", false),
+    ] {
+        let costs = || {
+            (0..5)
+                .map(|_| {
+                    let mut new = server.session();
+                    let calls = if is_first { 1 } else { 20 };
+                    let before = accessed(&mut new, &tables);
+                    for _ in 0..calls {
+                        new.run(call);
+                    }
+                    accessed(&mut new, &tables) - before
+                })
+                .min()
+                .unwrap()
+        };
+        let fresh = costs();
+        let mut holder = old_snapshot(&server);
+        for _ in 0..4000 {
+            session.run(use_both);
+        }
+        let kept = costs();
+        println!("{call}: {fresh} buffers, {kept} with 4,000 versions kept");
+        assert!(kept <= fresh + 20, "{call}: {kept}, {fresh} before");
+        holder.run("COMMIT");
+        session.run("VACUUM leaf_id.leaf_alloc");
+    }
+}
+
 #[test]
 fn a_name_stays_unique_while_its_row_moves() {
     let server = Server::with_leaf_id(&[]);
