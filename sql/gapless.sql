@@ -20,7 +20,7 @@ COMMENT ON COLUMN leaf_id.leaf_gapless.last_number IS 'The last number of a comm
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless', '');
 
--- As leaf_high_mark: not dumped, and not replicated.
+-- As leaf_high_mark.
 CREATE TABLE leaf_id.leaf_gapless_mark (
     series text COLLATE "C" PRIMARY KEY
         CONSTRAINT leaf_gapless_mark_series_length CHECK (
@@ -33,8 +33,14 @@ COMMENT ON TABLE leaf_id.leaf_gapless_mark IS
     'Set by leaf_id: how far numbers of each series were taken in this database';
 COMMENT ON COLUMN leaf_id.leaf_gapless_mark.series IS 'Name of a series, or of one that is gone';
 COMMENT ON COLUMN leaf_id.leaf_gapless_mark.high IS 'One past the highest number';
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless_mark',
+    'WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_gapless g WHERE g.series OPERATOR(pg_catalog.=) leaf_gapless_mark.series)');
+CREATE TRIGGER leaf_gapless_mark_arrives
+    BEFORE INSERT ON leaf_id.leaf_gapless_mark
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_mark_arrives();
+ALTER TABLE leaf_id.leaf_gapless_mark ENABLE ALWAYS TRIGGER leaf_gapless_mark_arrives;
 CREATE TRIGGER leaf_gapless_mark_stays
-    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless_mark
+    BEFORE UPDATE OR DELETE ON leaf_id.leaf_gapless_mark
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_gapless_mark ENABLE REPLICA TRIGGER leaf_gapless_mark_stays;
 

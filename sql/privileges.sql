@@ -260,6 +260,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GR
 GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OPTION;
 -- To forget how far a series was counted.
 GRANT SELECT, DELETE ON leaf_id.leaf_gapless_mark TO @extowner@ WITH GRANT OPTION;
+-- To dump and restore marks.
+GRANT INSERT ON leaf_id.leaf_gapless_mark TO @extowner@;
+GRANT SELECT, INSERT ON leaf_id.leaf_high_mark TO @extowner@;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
 -- Settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, grant_ahead_ms, max_ids_per_role, moved_at, moved_floor_ms) ON leaf_id.leaf_registry TO @extowner@;

@@ -109,8 +109,7 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids; public for all. See leaf_tag_grant() and leaf_tag_revoke()';
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');
 
--- High-water marks: how far ids of a name were claimed in this database, whatever became of the
--- row. Neither dumped nor replicated from another server.
+-- High-water marks: how far ids of a name were claimed, whatever became of the row.
 CREATE TABLE leaf_id.leaf_high_mark (
     tag text COLLATE "C" PRIMARY KEY
         CONSTRAINT leaf_high_mark_tag_length CHECK (
@@ -122,11 +121,13 @@ CREATE TABLE leaf_id.leaf_high_mark (
 WITH (fillfactor = 50);
 COMMENT ON TABLE leaf_id.leaf_high_mark IS
     'Set by leaf_id: how far ids of each name were claimed in this database';
+-- Of a name with a row, the row is dumped.
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_high_mark',
+    'WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag OPERATOR(pg_catalog.=) tag)');
 COMMENT ON COLUMN leaf_id.leaf_high_mark.tag IS 'Name of a tag, or of one that is gone';
 COMMENT ON COLUMN leaf_id.leaf_high_mark.high IS 'One past the highest id that was ever claimed';
 
--- For tables whose rows are this database's own: a publication FOR ALL TABLES includes the
--- publisher's.
+-- For rows that are this database's own: a publication FOR ALL TABLES includes the publisher's.
 CREATE FUNCTION leaf_id_internal.leaf_not_replicated() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -143,9 +144,18 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_not_replicated() IS
     'Trigger: leaves out replicated rows';
 CREATE TRIGGER leaf_high_mark_stays
-    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_high_mark
+    BEFORE UPDATE OR DELETE ON leaf_id.leaf_high_mark
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_not_replicated();
 ALTER TABLE leaf_id.leaf_high_mark ENABLE REPLICA TRIGGER leaf_high_mark_stays;
+-- From a dump or a publisher: the mark of a name that may have no row.
+CREATE FUNCTION leaf_id_internal.leaf_mark_arrives() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_mark_arrives_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_mark_arrives() IS
+    'Trigger: a mark that is inserted raises the one that is here';
+CREATE TRIGGER leaf_high_mark_arrives
+    BEFORE INSERT ON leaf_id.leaf_high_mark
+    FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_mark_arrives();
+ALTER TABLE leaf_id.leaf_high_mark ENABLE ALWAYS TRIGGER leaf_high_mark_arrives;
 
 -- A separate table: a GRANT on leaf_alloc makes a role a manager of tags, but must not disclose
 -- keys.

@@ -30,7 +30,7 @@ use leaf_id_core::sometimes;
 use crate::error::{Failure, GaplessError};
 use crate::pg::{
     self, Access, Row, Shape, SubtransactionEvent, Table, TransactionCallbacks, TransactionEvent,
-    Type, Value,
+    TriggerCall, Type, Value,
 };
 use crate::tags::mark;
 
@@ -93,6 +93,14 @@ pub fn raise_to_mark(series: &[u8]) -> Result<(), Failure> {
         table.update(&stored, &[(LAST_NUMBER, Value::Bigint(last))]);
     }
     Ok(())
+}
+
+/// Handles a mark that SQL inserts: as [`mark::arrives`], for the marks of series, too.
+///
+/// # Errors
+/// The table was altered.
+pub fn mark_arrives(call: &TriggerCall<'_>) -> Result<bool, Failure> {
+    mark::arrives(call, &MARKS)
 }
 
 /// Records an edit.

@@ -1,11 +1,11 @@
-//! Gapless numbers; implemented by `gapless`.
+//! Gapless numbers, and marks that arrive from elsewhere; implemented by `gapless`.
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 use super::call::{finish, text, trigger_call};
 use crate::gapless;
-use crate::pg::RawDatum;
+use crate::pg::{self, RawDatum};
 
 #[pg_extern(strict, sql = false)]
 fn leaf_gapless_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
@@ -25,4 +25,17 @@ fn leaf_gapless_edited(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = unsafe { trigger_call(fcinfo, "leaf_gapless_edited") };
     gapless::note_edit();
     call.unchanged()
+}
+
+#[pg_extern(sql = false)]
+fn leaf_mark_arrives(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    // SAFETY: a call of the SQL function of this name.
+    let call = unsafe { trigger_call(fcinfo, "leaf_mark_arrives") };
+    match gapless::mark_arrives(&call) {
+        Ok(false) => call.unchanged(),
+        Ok(true) => RawDatum::none(),
+        // An error would stop the apply worker with all its tables.
+        Err(_) if pg::replica_role() => RawDatum::none(),
+        Err(failure) => failure.raise(),
+    }
 }

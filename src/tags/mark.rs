@@ -6,7 +6,7 @@
 
 use super::heap::{self, Look};
 use crate::error::Failure;
-use crate::pg::{self, Access, Locker, Obstacle, Shape, Table, Type, Value};
+use crate::pg::{self, Access, Locker, Obstacle, Shape, Table, TriggerCall, Type, Value};
 use crate::shmem::Tag;
 
 /// Shape of `leaf_high_mark`, as created by sql/schema.sql.
@@ -59,6 +59,32 @@ pub fn see(relation: u32, tag: &Tag) -> Result<Look<Locker>, Failure> {
         Err(Obstacle::Locked) => Look::Locked,
         Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     })
+}
+
+/// Handles a mark that SQL inserts, into `leaf_high_mark` or the `other` table: it raises the one that is
+/// here. True if there is one.
+///
+/// # Errors
+/// The table was altered.
+pub fn arrives(call: &TriggerCall<'_>, other: &'static Shape) -> Result<bool, Failure> {
+    let is_ours = pg::find_table(&MARKS) == Some(call.relation());
+    let shape = if is_ours { &MARKS } else { other };
+    call.check(shape)?;
+    let Some(mark) = call.new_row() else {
+        return Ok(false);
+    };
+    let (Some(name), Some(high)) = (mark.text(NAME), mark.bigint(HIGH)) else {
+        // The constraints refuse it.
+        return Ok(false);
+    };
+    // An edit deletes a mark before it inserts it.
+    pg::see_own_changes();
+    let name = Value::Text(&name);
+    let here = lock_in(shape, &name)?;
+    if here.stored.is_some() {
+        here.raise(name, high);
+    }
+    Ok(here.stored.is_some())
 }
 
 /// A mark, locked after the row of its name.

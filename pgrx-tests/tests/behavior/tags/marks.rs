@@ -3,8 +3,11 @@
 //! counterexamples are in src/core/tests/row_explorer.rs.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use leaf_id_tests::{Fleet, Server, Session, assert_issued_once, in_threads_until};
+use leaf_id_tests::{Fleet, Server, Session, assert_issued_once, in_threads_until, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The two tables that remember how far ids were claimed.
 const TABLES: [&str; 2] = ["leaf_alloc", "leaf_high_mark"];
@@ -255,23 +258,19 @@ fn an_extension_may_go_in_the_transaction_that_used_it() {
     assert_eq!(session.next("t"), 1);
 }
 
-/// Marks are not dumped, and roles that manage tags cannot write them.
+/// Roles that manage tags cannot read or write marks.
 #[test]
-fn marks_are_this_databases_own() {
+fn marks_are_no_managers() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.run("SELECT leaf_tag_create('t', step => 10); CREATE ROLE manager LOGIN");
     session.run("GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager");
     let next = session.take("t", 1)[0];
-    let file = server.dir().join("dump.sql");
-    let file = file.to_str().unwrap();
-    session.run("SELECT leaf_tag_create('gone', start => 500); SELECT leaf_tag_drop('gone')");
-    server.run("pg_dump", &["-f", file, "postgres"]);
-    assert!(!std::fs::read_to_string(file).unwrap().contains("500\n"));
     let mut manager = server.connect_as("manager", "postgres");
     for statement in [
         "SELECT * FROM leaf_id.leaf_high_mark",
         "DELETE FROM leaf_id.leaf_high_mark",
+        "INSERT INTO leaf_id.leaf_high_mark VALUES ('t', 1)",
         "UPDATE leaf_id.leaf_high_mark SET high = 1",
     ] {
         manager.fails(statement).is("42501");
@@ -279,6 +278,157 @@ fn marks_are_this_databases_own() {
     // Marks are nevertheless written by what a manager may do.
     manager.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t')");
     assert!(manager.next("t") > next);
+}
+
+/// A tag, an opaque one and a series that were used, of names that are gone, and tags and a series that
+/// are there. By the role that owns the database.
+fn with_names_that_are_gone(session: &mut Session) {
+    session.run(
+        "SELECT leaf_tag_create('gone', step => 10), leaf_tag_create('away', step => 10),
+             leaf_tag_create('kept', step => 10), leaf_id.leaf_opaque_create('o', step => 10),
+             leaf_id.leaf_gapless_create('s'), leaf_id.leaf_gapless_create('r'), leaf_id.leaf_gapless_create('k')",
+    );
+    for tag in ["gone", "away", "kept"] {
+        session.take(tag, 25);
+    }
+    session.run(
+        "SELECT leaf_opaque_next('o') FROM generate_series(1, 25);
+         SELECT leaf_id.leaf_gapless_next('s'), leaf_id.leaf_gapless_next('r'), leaf_id.leaf_gapless_next('k');
+         SELECT leaf_tag_drop('gone'), leaf_tag_drop('o'), leaf_id.leaf_gapless_drop('s');
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 'here' WHERE biz_tag = 'away';
+         CREATE TABLE part ()",
+    );
+}
+
+/// A database to which that was brought goes on above.
+#[track_caller]
+fn goes_on_above(session: &mut Session) {
+    session.run("SELECT leaf_tag_create('gone'), leaf_tag_create('away'), leaf_tag_create('o')");
+    for tag in ["gone", "away", "kept", "here"] {
+        assert!(session.next(tag) > 25, "{tag}");
+    }
+    let opaque = "SELECT leaf_id.leaf_opaque_decode('o', leaf_opaque_next('o'))";
+    assert!(session.value::<i64>(opaque) > 25);
+    session.run("SELECT leaf_id.leaf_gapless_create('s')");
+    for series in ["s", "k"] {
+        let next = format!("SELECT leaf_id.leaf_gapless_next('{series}')");
+        assert_eq!(session.value::<i64>(&next), 2, "{series}");
+    }
+}
+
+/// Would catch: a name that is gone, and is forgotten by a dump. (The marks of the others would be
+/// older than their rows after a restore of parts.)
+#[test]
+fn a_dump_has_the_marks_of_names_that_are_gone() {
+    let server = Server::start(&[]);
+    let mut admin = server.session();
+    admin.run("CREATE ROLE owner LOGIN");
+    admin.run("CREATE DATABASE shop OWNER owner");
+    let mut owner = server.connect_as("owner", "shop");
+    owner.run("CREATE EXTENSION leaf_id");
+    with_names_that_are_gone(&mut owner);
+    let file = |name: &str, args: &[&str]| {
+        let file = server.dir().join(name).to_str().unwrap().to_owned();
+        server.run(
+            "pg_dump",
+            &[&["-U", "owner", "-f", &file], args, &["shop"]].concat(),
+        );
+        file
+    };
+    let plain = file("plain.sql", &[]);
+    let text = std::fs::read_to_string(&plain).unwrap();
+    let marks = text.split("COPY leaf_id.leaf_high_mark").nth(1).unwrap();
+    let marks = marks.split("\\.").next().unwrap();
+    assert!(
+        marks.contains("\ngone\t") && !marks.contains("\nkept\t"),
+        "{marks}"
+    );
+    let data = file("data.sql", &["-a"]);
+    let extension = file("extension.sql", &["-t", "part", "-e", "leaf_id"]);
+    let clean = file("clean.sql", &["--clean", "--if-exists"]);
+    let custom = file("custom", &["-Fc"]);
+    for (database, file, is_created) in [
+        ("plain", &plain, false),
+        ("data", &data, true),
+        ("extension", &extension, false),
+        ("clean", &clean, true),
+        ("custom", &custom, false),
+        ("disabled", &custom, false),
+    ] {
+        println!("{database}");
+        admin.run(&format!("CREATE DATABASE {database} OWNER owner"));
+        if is_created {
+            server
+                .connect_as("owner", database)
+                .run("CREATE EXTENSION leaf_id; CREATE TABLE public.part ()");
+        }
+        let to = ["-U", "owner", "-d", database];
+        if file == &custom {
+            let options = ["--exit-on-error", "-j", "2", &custom];
+            let (options, to) = match database {
+                "disabled" => (
+                    &["--exit-on-error", "--disable-triggers", &custom][..],
+                    &["-d", database][..],
+                ),
+                _ => (&options[..], &to[..]),
+            };
+            server.run("pg_restore", &[to, options].concat());
+        } else {
+            let options = ["-Xq", "-v", "ON_ERROR_STOP=1", "-f", file];
+            server.run("psql", &[&to[..], &options].concat());
+        }
+        goes_on_above(&mut server.session_in(database));
+    }
+    // Where the name was used here, too, the greater one counts.
+    let mut plain = server.connect_as("owner", "plain");
+    for (arrives, next) in [(1, 2000), (9000, 9000)] {
+        plain.run("SELECT leaf_tag_drop('gone', if_exists => true)");
+        plain.run(&format!(
+            "INSERT INTO leaf_id.leaf_high_mark VALUES ('gone', {arrives})"
+        ));
+        plain.run("SELECT leaf_tag_create('gone', start => 2000)");
+        assert_eq!(plain.next("gone"), next);
+    }
+}
+
+/// Would catch: a name that is gone on the publisher, and is forgotten when a subscriber takes over.
+#[test]
+fn a_subscriber_takes_the_marks_of_names_that_are_gone() {
+    let server = |number| {
+        let server = Server::start_unrelated(number, &[("wal_level", "logical")]);
+        server.session().run("CREATE EXTENSION leaf_id");
+        server
+    };
+    let (publisher, subscriber) = (server(0), server(1));
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    with_names_that_are_gone(&mut there);
+    there.run("CREATE PUBLICATION p FOR ALL TABLES");
+    // A name that both have used.
+    here.run("CREATE TABLE part (); SELECT leaf_tag_create('away', step => 10)");
+    here.take("away", 1);
+    here.run("SELECT leaf_tag_drop('away')");
+    let conninfo = format!("{} dbname=postgres", publisher.conninfo());
+    here.run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+    ));
+    wait_until(LIMIT, "the initial copy", || {
+        here.value("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
+    });
+    // A tag that comes and goes in one transaction has no row for the subscriber, and a mark.
+    there.run(
+        "BEGIN; SELECT leaf_tag_create('brief'); SELECT leaf_segment_next('brief') FROM generate_series(1, 25);
+         SELECT leaf_tag_drop('brief'); COMMIT",
+    );
+    let last: String = there.value("SELECT pg_current_wal_lsn()::text");
+    wait_until(LIMIT, "the changes", || {
+        here.value(&format!(
+            "SELECT count(*) = 1 FROM pg_stat_subscription WHERE latest_end_lsn >= '{last}' AND relid IS NULL"
+        ))
+    });
+    here.run("DROP SUBSCRIPTION s");
+    goes_on_above(&mut here);
+    here.run("SELECT leaf_tag_create('brief')");
+    assert!(here.next("brief") > 25);
 }
 
 /// Would catch: a COMMIT that waits for the mark of a name, where no timeout works.

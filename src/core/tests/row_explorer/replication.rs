@@ -22,8 +22,10 @@ enum Rule {
     /// A deleted or renamed row leaves its `max_id` in the mark of its name, even if the change was
     /// replicated.
     RowLeavesMark,
-    /// Marks are not replicated.
-    MarksStay,
+    /// A mark that is inserted, as in an initial copy, arrives: its name may have no row. ...
+    MarksArrive,
+    /// ... It raises the one that is here.
+    MarksRise,
     /// Assumption: all changes have been applied before a takeover.
     AllArrived,
     /// Assumption: a subscriber issues no ids of replicated tags. This includes the old publisher
@@ -53,6 +55,8 @@ enum Edit {
     /// Renames to the other name.
     Rename,
     Delete,
+    /// Inserts a mark, in an initial copy.
+    Mark,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -198,9 +202,13 @@ impl Database {
             Edit::Delete => {
                 let _ = self.remove(name, rules);
             }
+            Edit::Mark => {}
         }
-        if !rules.hold(Rule::MarksStay) {
-            self.marks[name] = mark;
+        // Not those of claims: the row has arrived.
+        let is_inserted = matches!(edit, Edit::Rename | Edit::Delete | Edit::Mark);
+        if is_inserted && rules.hold(Rule::MarksArrive) {
+            let before = rules.keep(Rule::MarksRise, self.marks[name]);
+            self.marks[name] = before.max(mark);
         }
     }
 }
@@ -324,12 +332,14 @@ impl search::World for World {
                 self.copied = None;
                 self.publisher = subscriber;
                 for name in 0..NAMES {
-                    if self.servers[subscriber].tags[name].is_some() {
+                    let Database { tags, marks } = self.servers[subscriber];
+                    if tags[name].is_some() {
                         self.publish(Edit::Insert, name)?;
-                        // Its local ids are published now, too. The other server learns nothing of
-                        // names without a tag.
-                        self.published[name].add_all(self.issued[subscriber][name]);
+                    } else if marks[name] > 0 {
+                        self.publish(Edit::Mark, name)?;
                     }
+                    // Its local ids are published now, too.
+                    self.published[name].add_all(self.issued[subscriber][name]);
                 }
             }
         }
@@ -376,7 +386,8 @@ fn each_rule_is_needed() {
         Rule::InsertRaises,
         Rule::RenameRaises,
         Rule::RowLeavesMark,
-        Rule::MarksStay,
+        Rule::MarksArrive,
+        Rule::MarksRise,
     ];
     let assumptions = [
         Rule::AllArrived,

@@ -38,6 +38,8 @@ pub(super) enum Rule {
     /// The mark that an edit leaves includes the ids that its transaction has issued of the tag:
     /// such a tool does not see the commit raise it.
     IssuedLeftToMark,
+    /// A dump has the marks of names without a row.
+    MarksDumped,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
     /// Assumption: no ids are issued after a dump that is restored elsewhere.
@@ -98,8 +100,8 @@ pub(super) struct World {
     copied_marks: Option<[u8; NAMES]>,
     /// Rows that a tool has set back below their marks.
     is_set_back: [bool; NAMES],
-    /// Rows in a dump, and the ids issued by then.
-    dumped: Option<([Option<u8>; NAMES], [Ids; NAMES])>,
+    /// Rows and marks in a dump, and the ids issued by then.
+    dumped: Option<([Option<u8>; NAMES], [u8; NAMES], [Ids; NAMES])>,
     /// Ids were issued since the dump.
     is_dump_stale: bool,
     issued: [Ids; NAMES],
@@ -137,7 +139,7 @@ pub(super) enum Step {
     CopyMarks,
     PutMarks,
     Dump,
-    /// Goes on with the dumped rows in another database, which has no marks.
+    /// Goes on with what was dumped in another database.
     RestoreElsewhere,
 }
 
@@ -566,26 +568,32 @@ impl search::World for World {
                 if self.is_set_back != [false; NAMES] && rules.hold(Rule::RowAtMark) {
                     return None;
                 }
-                self.dumped = Some((self.rows, self.issued));
+                let mut marks = self.marks;
+                for (mark, row) in marks.iter_mut().zip(self.rows) {
+                    if row.is_some() || !rules.hold(Rule::MarksDumped) {
+                        *mark = 0;
+                    }
+                }
+                self.dumped = Some((self.rows, marks, self.issued));
                 self.is_dump_stale = false;
             }
             Step::RestoreElsewhere => {
-                let (rows, issued) = self.dumped.take()?;
+                let (rows, marks, issued) = self.dumped.take()?;
                 if self.is_dump_stale && rules.hold(Rule::NoIdAfterDump) {
                     return None;
                 }
                 for name in 0..NAMES {
-                    if rows[name].is_none() {
-                        // The dump has no information about the name.
-                        self.issued[name] = Ids::default();
-                    } else if self.is_dump_stale {
+                    if self.is_dump_stale {
                         self.issued[name].add_all(issued[name]);
                     } else {
                         self.issued[name] = issued[name];
                     }
                 }
                 self.rows = rows;
-                self.marks = [0; NAMES];
+                // A row that comes raises its mark.
+                for (name, row) in rows.into_iter().enumerate() {
+                    self.marks[name] = row.unwrap_or(marks[name]);
+                }
                 (self.open, self.inserting) = (None, None);
                 (self.copied_rows, self.copied_marks) = (None, None);
             }
@@ -667,7 +675,7 @@ fn no_id_comes_twice() {
 }
 
 /// The rules that some history needs.
-pub(super) const RULES: [Rule; 11] = [
+pub(super) const RULES: [Rule; 12] = [
     Rule::NoIdsOfReset,
     Rule::NoIdsOfReplaced,
     Rule::NoIdsOfRenamed,
@@ -679,6 +687,7 @@ pub(super) const RULES: [Rule; 11] = [
     Rule::EditsOfMarksSeen,
     Rule::MarkInsertedAgain,
     Rule::IssuedLeftToMark,
+    Rule::MarksDumped,
 ];
 
 #[test]
