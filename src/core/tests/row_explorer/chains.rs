@@ -1,14 +1,16 @@
 //! Growing claims across several promotions. Each claim may be eight times as long as the one
 //! before, including claims lost by a promotion and claims that the next server made above those.
 
-use leaf_id_core::row;
+use leaf_id_core::row::{self, Here};
 use leaf_id_core::step::{self, Decay, Limits};
 
 use super::rows::{self, Row};
 use super::search::{self, Histories, Rules};
 
-/// Max claims lost by one promotion.
+/// Max claims lost by one promotion, for which servers skip, ...
 const LOST_CLAIMS: u32 = 1;
+/// ... or for more.
+const MORE_CLAIMS: u32 = 2;
 const MAX_STEP: u32 = 16;
 const STANDBYS: usize = 2;
 /// The servers claim for themselves, or for others.
@@ -34,6 +36,9 @@ enum Rule {
     /// Assumption: after the promotion of a server, no server that has followed a later timeline
     /// than the promoted one is promoted.
     BranchLeft,
+    /// Assumption: a promoted server has the same `leaf_id.failover_skip` as the one before, unless
+    /// no standby lacks all claims of that one's timeline.
+    SameSkip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +52,8 @@ struct Standby {
 struct World<const IS_ALONE: bool, const STEP: u32> {
     row: row::TagRow<u8>,
     timeline: u32,
+    /// `leaf_id.failover_skip` of the server in use.
+    skips: u32,
     standbys: [Option<Standby>; STANDBYS],
     /// Claimed ranges: first id, and one past the last.
     claimed: [Option<(u16, u16)>; CLAIMS],
@@ -63,6 +70,8 @@ enum Step {
     Edit,
     Follow(usize),
     Promote(usize),
+    /// Promotes a server with a larger `leaf_id.failover_skip`.
+    PromoteWithMore(usize),
 }
 
 impl<const IS_ALONE: bool, const STEP: u32> World<IS_ALONE, STEP> {
@@ -71,8 +80,15 @@ impl<const IS_ALONE: bool, const STEP: u32> World<IS_ALONE, STEP> {
         max_step: MAX_STEP,
     };
 
+    fn here(&self) -> Here {
+        Here {
+            lost_claims: self.skips,
+            ..rows::here(self.timeline)
+        }
+    }
+
     fn claim(&mut self, longest: u32, rules: Rules<Rule>) -> Option<()> {
-        let (mut row, here) = (self.row, rows::here(self.timeline));
+        let (mut row, here) = (self.row, self.here());
         let skip = if !rules.hold(Rule::EditsLost) && self.timeline - row.last_claim.timeline == 1 {
             step::most_taken(LOST_CLAIMS, row.last_claim.largest, Self::LIMITS)
         } else if rules.hold(Rule::LongestOfChains) {
@@ -129,6 +145,7 @@ impl<const IS_ALONE: bool, const STEP: u32> search::World for World<IS_ALONE, ST
                 ..Row::new(1).full()
             },
             timeline: 1,
+            skips: LOST_CLAIMS,
             standbys: [None; STANDBYS],
             claimed: [None; CLAIMS],
             is_twice: false,
@@ -140,7 +157,7 @@ impl<const IS_ALONE: bool, const STEP: u32> search::World for World<IS_ALONE, ST
             Step::ClaimOne => self.claim(1, rules)?,
             Step::ClaimMost => self.claim(MAX_STEP, rules)?,
             Step::Edit => {
-                let here = rows::here(self.timeline);
+                let here = self.here();
                 let update = row::Update {
                     is_renamed: false,
                     is_replicated: false,
@@ -157,8 +174,18 @@ impl<const IS_ALONE: bool, const STEP: u32> search::World for World<IS_ALONE, ST
                     missing: 0,
                 });
             }
-            Step::Promote(number) => {
+            Step::Promote(number) | Step::PromoteWithMore(number) => {
+                let skips = match step {
+                    Step::PromoteWithMore(_) => MORE_CLAIMS,
+                    _ => LOST_CLAIMS,
+                };
+                let is_settled = (self.standbys.iter().flatten())
+                    .all(|standby| standby.row.last_claim.timeline == self.timeline);
                 let standby = self.standbys[number].take()?;
+                if skips != self.skips && !is_settled && rules.hold(Rule::SameSkip) {
+                    return None;
+                }
+                self.skips = skips;
                 self.row = standby.row;
                 self.timeline += 1;
                 for other in &mut self.standbys {
@@ -194,6 +221,19 @@ const STEPS: [Step; 7] = [
     Step::Promote(1),
 ];
 
+/// Servers with settings of their own.
+const WITH_MORE: [Step; 9] = [
+    Step::ClaimOne,
+    Step::ClaimMost,
+    Step::Edit,
+    Step::Follow(0),
+    Step::Follow(1),
+    Step::Promote(0),
+    Step::Promote(1),
+    Step::PromoteWithMore(0),
+    Step::PromoteWithMore(1),
+];
+
 #[test]
 fn no_id_comes_twice() {
     let histories = Histories {
@@ -205,6 +245,13 @@ fn no_id_comes_twice() {
     search::assert_holds::<World<FLEET, 1>>(histories, 14);
     search::assert_holds::<World<ALONE, 4>>(histories, 14);
     search::assert_holds::<World<FLEET, 4>>(histories, 14);
+    let with_more = Histories {
+        steps: &WITH_MORE,
+        depth: 10,
+        ..histories
+    };
+    search::assert_holds::<World<ALONE, 1>>(with_more, 12);
+    search::assert_holds::<World<FLEET, 4>>(with_more, 12);
 }
 
 #[test]
@@ -218,4 +265,9 @@ fn each_rule_is_needed() {
     let assumptions = [Rule::LostClaimsBounded, Rule::BranchLeft];
     search::assert_all_needed::<World<ALONE, 1>>(&rules, &assumptions, histories);
     search::assert_needed::<World<ALONE, 4>>("rule", Rule::EditsLost, histories);
+    let with_more = Histories {
+        steps: &WITH_MORE,
+        ..histories
+    };
+    search::assert_needed::<World<ALONE, 1>>("assumption", Rule::SameSkip, with_more);
 }

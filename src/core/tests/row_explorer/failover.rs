@@ -226,6 +226,8 @@ pub(super) enum Step {
     Lower(usize),
     Widen(usize),
     Narrow(usize),
+    /// Edits a description, which skips what lost claims may have taken, and nothing else.
+    Touch(usize),
     Claim(usize),
     Publish(usize),
     /// Takes the next id; claims and publishes a segment if none is left.
@@ -539,6 +541,7 @@ impl<const LOST: u32> search::World for World<LOST> {
                 self.edit(name, lost, rules, |tag| tag.row.step = WIDE_STEP)?;
             }
             Step::Narrow(name) => self.edit(name, None, rules, |tag| tag.row.step = STEP)?,
+            Step::Touch(name) => self.edit(name, None, rules, |_| {})?,
             Step::Claim(name) => self.claim(name, rules)?,
             Step::Publish(name) => self.publish(name, rules)?,
             Step::Use(name) => {
@@ -697,13 +700,14 @@ pub(super) fn steps_for_servers() -> Vec<Step> {
     steps
 }
 
-const FEW: [Step; 12] = [
+const FEW: [Step; 13] = [
     Step::Create(0),
     Step::Drop(0),
     Step::Use(0),
     Step::Raise(0),
     Step::Widen(0),
     Step::Narrow(0),
+    Step::Touch(0),
     Step::Follow(0),
     Step::Follow(1),
     Step::Promote(0),

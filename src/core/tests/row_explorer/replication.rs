@@ -1,9 +1,9 @@
 //! Two servers, one of which publishes its tags to the other. The subscriber's database has, or
-//! had, tags of the same names. Takeovers in both directions.
+//! had, tags of the same names. Takeovers in both directions. The publisher has a standby.
 
-use leaf_id_core::row::Update;
+use leaf_id_core::row::{Here, Update};
 
-use super::rows::{self, HERE, Row};
+use super::rows::{self, Row};
 use super::search::{self, Histories, Ids, Rules};
 
 const NAMES: usize = 2;
@@ -33,6 +33,12 @@ enum Rule {
     PublisherAlone,
     /// Assumption: a subscriber does not drop them: later changes of their rows would be ignored.
     SubscriberKeepsRows,
+    /// Assumption: before a takeover, a publisher that was promoted has skipped what lost claims may
+    /// have taken, by a claim or an edit of each tag, ...
+    SettledBeforeTakeOver,
+    /// ... and the promotion has lost at most one claim of a name. (And no tag that came or went: see
+    /// the failover world.)
+    LostClaimsBounded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,8 +50,19 @@ struct Tag {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Database {
+    system: u8,
+    timeline: u8,
     tags: [Option<Tag>; NAMES],
     marks: [u8; NAMES],
+}
+
+/// A standby of the publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Standby {
+    database: Database,
+    /// The changes in transit that it knows.
+    queue: [Option<Change>; QUEUE],
+    missing: [u8; NAMES],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +91,7 @@ struct World {
     servers: [Database; SERVERS],
     publisher: usize,
     queue: [Option<Change>; QUEUE],
+    standby: Option<Standby>,
     /// The publisher's rows, which a tool is about to replace, copied without later claims.
     copied: Option<[Option<Tag>; NAMES]>,
     /// Ids issued by publishers under each name, ...
@@ -100,6 +118,10 @@ enum Step {
     Arrive,
     /// The subscriber becomes the publisher, starting with an initial copy.
     TakeOver,
+    /// The publisher's standby catches up, ...
+    Follow,
+    /// ... and is promoted.
+    Promote,
 }
 
 impl Database {
@@ -110,8 +132,22 @@ impl Database {
         self.tags[name].replace(tag).is_none().then_some(())
     }
 
+    fn here(&self) -> Here {
+        Here {
+            system: self.system.into(),
+            ..rows::here(self.timeline)
+        }
+    }
+
+    /// True if a promotion may have lost claims that no claim or edit has skipped.
+    fn is_unsettled(&self) -> bool {
+        let here = self.here();
+        let tags = self.tags.iter().flatten();
+        tags.into_iter().any(|tag| tag.row.full().skip(&here) > 0)
+    }
+
     fn create(&mut self, name: usize, max_id: u8, is_own: bool) -> Option<()> {
-        let row = Row::new(max_id).begun(self.marks[name], &HERE, 1);
+        let row = Row::new(max_id).begun(self.marks[name], &self.here(), 1);
         self.come(name, Tag { row, is_own })
     }
 
@@ -119,8 +155,9 @@ impl Database {
     fn remove(&mut self, name: usize, rules: Rules<Rule>) -> Option<Tag> {
         let tag = self.tags[name].take()?;
         if rules.hold(Rule::RowLeavesMark) {
+            let skip = tag.row.full().skip(&self.here());
             let mark = &mut self.marks[name];
-            *mark = rows::next(tag.row.max_id, *mark, 0);
+            *mark = rows::next(tag.row.max_id, *mark, skip);
         }
         Some(tag)
     }
@@ -131,18 +168,22 @@ impl Database {
         let update = Update {
             is_renamed: true,
             is_replicated: true,
+            skip: self.tags[name]?.row.full().skip(&self.here()),
             mark: self.marks[name].into(),
             ..Update::default()
         };
         let tag = self.remove(name, rules)?;
         let new = Row { max_id, ..tag.row };
-        let row = tag.row.updated(new, self.marks[to], &HERE, &update)?;
+        let row = tag
+            .row
+            .updated(new, self.marks[to], &self.here(), &update)?;
         self.come(to, Tag { row, ..tag })
     }
 
     fn claim(&mut self, name: usize) -> Option<u8> {
+        let here = self.here();
         let row = &mut self.tags[name].as_mut()?.row;
-        let id = row.claim(self.marks[name], 0, &HERE)?;
+        let id = row.claim(self.marks[name], row.full().skip(&here), &here)?;
         self.marks[name] = self.marks[name].max(row.max_id);
         Some(id)
     }
@@ -173,6 +214,7 @@ impl Database {
                 let _ = self.create(name, max_id, false);
             }
             Edit::Update => {
+                let here = self.here();
                 if let Some(tag) = &mut self.tags[name] {
                     tag.is_own = false;
                     let new = Row { max_id, ..tag.row };
@@ -183,9 +225,10 @@ impl Database {
                     };
                     let update = Update {
                         is_replicated: true,
+                        skip: tag.row.full().skip(&here),
                         ..Update::default()
                     };
-                    tag.row = old.updated(new, 0, &HERE, &update).unwrap_or(tag.row);
+                    tag.row = old.updated(new, 0, &here, &update).unwrap_or(tag.row);
                 }
             }
             // Changes of missing rows are ignored.
@@ -218,6 +261,7 @@ impl World {
     fn publish(&mut self, edit: Edit, name: usize) -> Option<()> {
         if edit != Edit::Update {
             self.copied = None;
+            self.standby = None;
         }
         let database = &self.servers[self.publisher];
         let at = if edit == Edit::Rename { 1 - name } else { name };
@@ -251,12 +295,15 @@ impl search::World for World {
 
     fn new() -> Self {
         Self {
-            servers: [Database {
+            servers: [1, 2].map(|system| Database {
+                system,
+                timeline: 1,
                 tags: [None; NAMES],
                 marks: [0; NAMES],
-            }; SERVERS],
+            }),
             publisher: 0,
             queue: [None; QUEUE],
+            standby: None,
             copied: None,
             published: [Ids::default(); NAMES],
             issued: [[Ids::default(); NAMES]; SERVERS],
@@ -287,7 +334,14 @@ impl search::World for World {
                 self.published[to].add_all(self.published[name]);
             }
             Step::Touch(name) => {
-                self.servers[publisher].tags[name]?;
+                let database = &mut self.servers[publisher];
+                let here = database.here();
+                let row = &mut database.tags[name].as_mut()?.row;
+                let update = Update {
+                    skip: row.full().skip(&here),
+                    ..Update::default()
+                };
+                *row = row.updated(*row, 0, &here, &update)?;
                 self.publish(Edit::Update, name)?;
                 self.copied = None;
             }
@@ -299,6 +353,12 @@ impl search::World for World {
                 let id = self.servers[publisher].claim(name)?;
                 self.publish(Edit::Update, name)?;
                 self.issue_published(publisher, name, id);
+                if let Some(standby) = &mut self.standby {
+                    standby.missing[name] += 1;
+                    if standby.missing[name] > 1 && rules.hold(Rule::LostClaimsBounded) {
+                        self.standby = None;
+                    }
+                }
             }
             Step::SubscriberCreates(name) => self.servers[subscriber].create(name, 1, true)?,
             Step::SubscriberDrops(name) => {
@@ -320,19 +380,27 @@ impl search::World for World {
             }
             Step::Arrive => {
                 let change = self.queue[0]?;
-                self.queue.rotate_left(1);
-                self.queue[QUEUE - 1] = None;
+                let known = self.standby.iter_mut().map(|standby| &mut standby.queue);
+                for queue in [&mut self.queue].into_iter().chain(known) {
+                    queue.rotate_left(1);
+                    queue[QUEUE - 1] = None;
+                }
                 self.servers[subscriber].apply(change, rules);
             }
             Step::TakeOver => {
                 if self.queue[0].is_some() && rules.hold(Rule::AllArrived) {
                     return None;
                 }
+                let is_unsettled = self.servers[publisher].is_unsettled();
+                if is_unsettled && rules.hold(Rule::SettledBeforeTakeOver) {
+                    return None;
+                }
                 self.queue = [None; QUEUE];
+                self.standby = None;
                 self.copied = None;
                 self.publisher = subscriber;
                 for name in 0..NAMES {
-                    let Database { tags, marks } = self.servers[subscriber];
+                    let Database { tags, marks, .. } = self.servers[subscriber];
                     if tags[name].is_some() {
                         self.publish(Edit::Insert, name)?;
                     } else if marks[name] > 0 {
@@ -342,6 +410,26 @@ impl search::World for World {
                     self.published[name].add_all(self.issued[subscriber][name]);
                 }
             }
+            Step::Follow => {
+                let caught_up = Standby {
+                    database: self.servers[publisher],
+                    queue: self.queue,
+                    missing: [0; NAMES],
+                };
+                if self.standby.replace(caught_up) == Some(caught_up) {
+                    return None;
+                }
+            }
+            Step::Promote => {
+                let standby = self.standby.take()?;
+                let timeline = self.servers[publisher].timeline + 1;
+                self.servers[publisher] = Database {
+                    timeline,
+                    ..standby.database
+                };
+                self.queue = standby.queue;
+                self.copied = None;
+            }
         }
         Some(self)
     }
@@ -350,6 +438,19 @@ impl search::World for World {
         self.is_twice
     }
 }
+
+/// One name, and a publisher that is promoted.
+const PROMOTIONS: [Step; 9] = [
+    Step::Create(0),
+    Step::Drop(0),
+    Step::Touch(0),
+    Step::Use(0),
+    Step::SubscriberUses(0),
+    Step::Arrive,
+    Step::TakeOver,
+    Step::Follow,
+    Step::Promote,
+];
 
 fn all_steps() -> Vec<Step> {
     let mut steps = vec![Step::Arrive, Step::TakeOver, Step::CopyRows, Step::PutRows];
@@ -373,6 +474,12 @@ fn no_id_comes_twice() {
         depth: 10,
     };
     search::assert_holds::<World>(histories, 12);
+    let promotions = Histories {
+        steps: &PROMOTIONS,
+        depth: 13,
+        ..histories
+    };
+    search::assert_holds::<World>(promotions, 15);
 }
 
 #[test]
@@ -395,6 +502,12 @@ fn each_rule_is_needed() {
         Rule::SubscriberKeepsRows,
     ];
     search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    let promotions = Histories {
+        steps: &PROMOTIONS,
+        ..histories
+    };
+    let assumptions = [Rule::SettledBeforeTakeOver, Rule::LostClaimsBounded];
+    search::assert_all_needed::<World>(&[], &assumptions, promotions);
     let older_row = Histories {
         begin: &[Step::Create(0), Step::Arrive, Step::CopyRows],
         ..histories

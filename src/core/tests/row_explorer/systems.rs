@@ -1,5 +1,6 @@
-//! A tag that moves from one database system to another: by a dump, which contains rows but no
-//! marks, or by pg_upgrade, which keeps both. Each system has a standby.
+//! A tag that moves from one database system to another: by a dump, which contains its row, or the
+//! mark of its name if there is none, or by pg_upgrade, which keeps both. There are dumps of two ages.
+//! Each system has a standby.
 
 use leaf_id_core::row::Here;
 
@@ -22,6 +23,8 @@ enum Rule {
     /// If a row was last claimed from in another system, its timeline has no meaning here: each
     /// promotion of this system counts.
     OtherSystem,
+    /// A dump has the mark of a name without a row, which raises the one that is here.
+    MarkDumped,
     /// Assumption: no claim is made after a dump whose row is moved to another system, or whose
     /// marks are dropped with the extension.
     NoClaimAfterDump,
@@ -36,7 +39,8 @@ enum Rule {
     SettledBeforeUpgrade,
     /// Assumption: a promotion loses at most `LOST_CLAIMS` claims, ...
     LostClaimsBounded,
-    /// ... and a tag whose creation is lost, also by a restore, is not created again at a lower id.
+    /// ... and a tag whose creation is lost, also by a restore, or that of the mark of its name, is not
+    /// created again at a lower id.
     CreationKept,
 }
 
@@ -90,14 +94,21 @@ impl Server {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Dumped {
+    row: Option<Row>,
+    /// The mark of a name without a row.
+    mark: u8,
+    /// A claim was made since the dump.
+    is_stale: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     servers: [Server; SERVERS],
     /// The server in use.
     used: usize,
-    /// The row in a dump.
-    dumped: Option<Row>,
-    /// A claim was made since the dump.
-    is_stale: bool,
+    /// The last two dumps, the newer one first.
+    dumped: [Option<Dumped>; 2],
     systems: u8,
     issued: Ids,
     is_twice: bool,
@@ -110,6 +121,8 @@ enum Step {
     Use(usize),
     Dump(usize),
     Restore(usize),
+    /// Restores the older dump.
+    RestoreOlder(usize),
     /// Restores with triggers disabled.
     RestoreRaw(usize),
     /// Restores after the extension and its marks were dropped.
@@ -121,15 +134,23 @@ enum Step {
 
 impl World {
     /// Restores the tag's row from a dump. The server may be put into use.
-    fn restore(&mut self, to: usize, is_raw: bool, rules: Rules<Rule>) -> Option<()> {
-        let dumped = self.dumped?;
+    fn restore(&mut self, to: usize, age: usize, is_raw: bool, rules: Rules<Rule>) -> Option<()> {
+        let dumped = self.dumped[age]?;
         let server = &mut self.servers[to];
-        if server.row.is_some() {
-            return None;
+        if let Some(row) = dumped.row {
+            if server.row.is_some() {
+                return None;
+            }
+            server.insert(row, rules);
+            if is_raw {
+                server.row = Some(row);
+            }
         }
-        server.insert(dumped, rules);
-        if is_raw {
-            server.row = Some(dumped);
+        if dumped.mark > server.mark {
+            server.mark = dumped.mark;
+            if let Some(standby) = &mut server.standby {
+                standby.is_too_much |= rules.hold(Rule::CreationKept);
+            }
         }
         self.used = to;
         Some(())
@@ -152,8 +173,7 @@ impl search::World for World {
         Self {
             servers: [server(1), server(2)],
             used: 0,
-            dumped: None,
-            is_stale: false,
+            dumped: [None; 2],
             systems: 2,
             issued: Ids::default(),
             is_twice: false,
@@ -194,7 +214,9 @@ impl search::World for World {
                     standby.is_too_much |=
                         standby.missing > LOST_CLAIMS && rules.hold(Rule::LostClaimsBounded);
                 }
-                self.is_stale = true;
+                for dumped in self.dumped.iter_mut().flatten() {
+                    dumped.is_stale = true;
+                }
                 self.is_twice |= self.issued.has(id);
                 self.issued.add(id);
             }
@@ -204,25 +226,36 @@ impl search::World for World {
                 if at != self.used || is_unsettled && rules.hold(Rule::SettledBeforeDump) {
                     return None;
                 }
-                let row = server.row?;
-                if row.max_id < server.mark && rules.hold(Rule::RowAtMark) {
+                let (row, mark) = (server.row, server.mark);
+                let is_below = row.is_some_and(|row| row.max_id < mark);
+                if is_below && rules.hold(Rule::RowAtMark) {
                     return None;
                 }
-                self.dumped = Some(row);
-                self.is_stale = false;
+                let mark = if row.is_none() { mark } else { 0 };
+                let dumped = Dumped {
+                    row,
+                    mark: rules.keep(Rule::MarkDumped, mark),
+                    is_stale: false,
+                };
+                if self.dumped[0] == Some(dumped) {
+                    return None;
+                }
+                self.dumped = [Some(dumped), self.dumped[0]];
             }
-            Step::Restore(to) | Step::RestoreRaw(to) => {
-                if to != self.used && self.is_stale && rules.hold(Rule::NoClaimAfterDump) {
+            Step::Restore(to) | Step::RestoreOlder(to) | Step::RestoreRaw(to) => {
+                let age = usize::from(step == Step::RestoreOlder(to));
+                let is_stale = self.dumped[age]?.is_stale;
+                if to != self.used && is_stale && rules.hold(Rule::NoClaimAfterDump) {
                     return None;
                 }
-                self.restore(to, step == Step::RestoreRaw(to), rules)?;
+                self.restore(to, age, step == Step::RestoreRaw(to), rules)?;
             }
             Step::RestoreAll(to) => {
-                if self.is_stale && rules.hold(Rule::NoClaimAfterDump) {
+                if self.dumped[0]?.is_stale && rules.hold(Rule::NoClaimAfterDump) {
                     return None;
                 }
                 (self.servers[to].row, self.servers[to].mark) = (None, 0);
-                self.restore(to, false, rules)?;
+                self.restore(to, 0, false, rules)?;
             }
             Step::Upgrade(at) => {
                 let server = &mut self.servers[at];
@@ -273,7 +306,8 @@ fn all_steps() -> Vec<Step> {
     for at in 0..SERVERS {
         steps.extend([Step::Create(at), Step::Drop(at), Step::Use(at)]);
         steps.extend([Step::Dump(at), Step::Restore(at), Step::RestoreRaw(at)]);
-        steps.extend([Step::RestoreAll(at), Step::Upgrade(at)]);
+        steps.extend([Step::RestoreOlder(at), Step::RestoreAll(at)]);
+        steps.push(Step::Upgrade(at));
         steps.extend([Step::Follow(at), Step::Promote(at)]);
     }
     steps
@@ -287,6 +321,28 @@ fn no_id_comes_twice() {
         depth: 11,
     };
     search::assert_holds::<World>(histories, 13);
+    // Without one of the kinds.
+    let mut steps = all_steps();
+    steps.retain(|step| {
+        !matches!(
+            step,
+            Step::RestoreRaw(_) | Step::RestoreAll(_) | Step::Upgrade(_)
+        )
+    });
+    let of_two_ages = Histories {
+        steps: &steps,
+        depth: 13,
+        ..histories
+    };
+    search::assert_holds::<World>(of_two_ages, 15);
+    let mut steps = all_steps();
+    steps.retain(|step| !matches!(step, Step::RestoreOlder(_) | Step::Upgrade(_)));
+    let of_one_age = Histories {
+        steps: &steps,
+        depth: 12,
+        ..histories
+    };
+    search::assert_holds::<World>(of_one_age, 14);
 }
 
 #[test]
@@ -301,6 +357,7 @@ fn each_rule_is_needed() {
         Rule::Skip,
         Rule::OtherSystem,
         Rule::ClaimAboveMark,
+        Rule::MarkDumped,
     ];
     let assumptions = [
         Rule::NoClaimAfterDump,
