@@ -74,6 +74,14 @@ struct EditedMark {
     is_inserted: bool,
 }
 
+/// Rows and marks in a dump, and the ids issued by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Dumped {
+    rows: [Option<u8>; NAMES],
+    marks: [u8; NAMES],
+    issued: [Ids; NAMES],
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Transaction {
     view: View,
@@ -100,8 +108,7 @@ pub(super) struct World {
     copied_marks: Option<[u8; NAMES]>,
     /// Rows that a tool has set back below their marks.
     is_set_back: [bool; NAMES],
-    /// Rows and marks in a dump, and the ids issued by then.
-    dumped: Option<([Option<u8>; NAMES], [u8; NAMES], [Ids; NAMES])>,
+    dumped: Option<Dumped>,
     /// Ids were issued since the dump.
     is_dump_stale: bool,
     issued: [Ids; NAMES],
@@ -574,25 +581,29 @@ impl search::World for World {
                         *mark = 0;
                     }
                 }
-                self.dumped = Some((self.rows, marks, self.issued));
+                self.dumped = Some(Dumped {
+                    rows: self.rows,
+                    marks,
+                    issued: self.issued,
+                });
                 self.is_dump_stale = false;
             }
             Step::RestoreElsewhere => {
-                let (rows, marks, issued) = self.dumped.take()?;
+                let dumped = self.dumped.take()?;
                 if self.is_dump_stale && rules.hold(Rule::NoIdAfterDump) {
                     return None;
                 }
-                for name in 0..NAMES {
+                for (issued, dumped) in self.issued.iter_mut().zip(dumped.issued) {
                     if self.is_dump_stale {
-                        self.issued[name].add_all(issued[name]);
+                        issued.add_all(dumped);
                     } else {
-                        self.issued[name] = issued[name];
+                        *issued = dumped;
                     }
                 }
-                self.rows = rows;
+                self.rows = dumped.rows;
                 // A row that comes raises its mark.
-                for (name, row) in rows.into_iter().enumerate() {
-                    self.marks[name] = row.unwrap_or(marks[name]);
+                for (name, row) in dumped.rows.into_iter().enumerate() {
+                    self.marks[name] = row.unwrap_or(dumped.marks[name]);
                 }
                 (self.open, self.inserting) = (None, None);
                 (self.copied_rows, self.copied_marks) = (None, None);
