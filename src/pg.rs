@@ -60,7 +60,7 @@ pub use function::{
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
-pub use memory::touch;
+pub use memory::{data_size, touch};
 pub use name::{Name, is_text};
 pub use numbers::{hash, strong_random};
 pub use planner::DefaultOfCopy;

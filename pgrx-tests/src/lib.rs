@@ -103,7 +103,7 @@ pub use load::{Haste, Load, Part, Plan};
 pub use memory::{Memory, Starved};
 pub use messages::{call, impersonate, lease_message, lease_query};
 pub use processes::{Frozen, Paused};
-pub use proxy::{Mode, Proxy};
+pub use proxy::{Flood, Mode, Proxy};
 pub use server::{Server, Stop};
 pub use session::{Failure, Session};
 pub use waiting::{Disturbed, disturb_waiting};

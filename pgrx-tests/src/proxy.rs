@@ -42,6 +42,47 @@ pub enum Mode {
     /// answer has arrived, which is dropped: the request was executed, but the client does not
     /// know. Then everything is passed on.
     CutAfter(&'static str),
+    /// The next request that contains this text is answered with a flood. Then everything is passed on.
+    FloodInstead(&'static str, &'static Flood),
+    /// The next request that contains this text is passed on; once the answer has been, the flood
+    /// follows it. Then everything is passed on.
+    FloodAfter(&'static str, &'static Flood),
+}
+
+/// What a hostile server sends: first some bytes, then a message again and again, until the client
+/// closes the connection or [`Flood::MOST`] bytes are sent.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Flood {
+    /// Sent once.
+    pub first: Vec<u8>,
+    /// Sent again and again, each time with another number in place of [`Flood::NUMBER`].
+    pub again: Vec<u8>,
+}
+
+impl Flood {
+    /// Bytes sent at most.
+    pub const MOST: usize = 256 << 20;
+    /// Place of a number.
+    pub const NUMBER: &'static [u8; 8] = b"00000000";
+
+    fn send(&self, mut client: &UnixStream) {
+        let places = self.again.windows(Self::NUMBER.len());
+        let place = places
+            .enumerate()
+            .find_map(|(place, part)| (part == Self::NUMBER).then_some(place));
+        let mut message = self.again.clone();
+        let mut sent = client.write_all(&self.first);
+        for number in 0..Self::MOST / message.len() {
+            if sent.is_err() {
+                return;
+            }
+            if let Some(place) = place {
+                message[place..place + Self::NUMBER.len()]
+                    .copy_from_slice(format!("{number:08}").as_bytes());
+            }
+            sent = client.write_all(&message);
+        }
+    }
 }
 
 struct State {
@@ -52,6 +93,7 @@ struct State {
     streams: BTreeMap<usize, Vec<UnixStream>>,
     connections: usize,
     cuts: usize,
+    floods: usize,
     closed: bool,
 }
 
@@ -86,6 +128,7 @@ impl Proxy {
                 streams: BTreeMap::new(),
                 connections: 0,
                 cuts: 0,
+                floods: 0,
                 closed: false,
             }),
             changed: Condvar::new(),
@@ -139,6 +182,12 @@ impl Proxy {
     #[must_use]
     pub fn cuts(&self) -> usize {
         self.shared.state.lock().cuts
+    }
+
+    /// Number of floods that are over.
+    #[must_use]
+    pub fn floods(&self) -> usize {
+        self.shared.state.lock().floods
     }
 }
 
@@ -216,16 +265,23 @@ impl Shared {
         if let Some(server) = connected {
             self.state.lock().keep(number, &server);
             let cut = AtomicBool::new(false);
+            let flood = Mutex::new(None);
             thread::scope(|scope| {
-                scope.spawn(|| self.pass_answers(&server, client, &cut));
-                self.pass_requests(client, &server, &cut);
+                scope.spawn(|| self.pass_answers(&server, client, &cut, &flood));
+                self.pass_requests(client, &server, &cut, &flood);
             });
         }
         end(client);
         self.state.lock().streams.remove(&number);
     }
 
-    fn pass_requests(&self, client: &UnixStream, server: &UnixStream, cut: &AtomicBool) {
+    fn pass_requests(
+        &self,
+        client: &UnixStream,
+        server: &UnixStream,
+        cut: &AtomicBool,
+        flood: &Mutex<Option<&'static Flood>>,
+    ) {
         let mut buffer = [0; 65536];
         while let Some(request) = read(client, &mut buffer) {
             match self.mode() {
@@ -236,6 +292,17 @@ impl Shared {
                         break;
                     }
                     cut.store(true, Ordering::SeqCst);
+                }
+                Some(mode @ Mode::FloodInstead(text, what))
+                    if says(request, text) && self.take_turn(mode) =>
+                {
+                    self.flood(what, client);
+                    break;
+                }
+                Some(mode @ Mode::FloodAfter(text, what))
+                    if says(request, text) && self.take_turn(mode) =>
+                {
+                    *flood.lock() = Some(what);
                 }
                 Some(_) => {}
                 None => break,
@@ -249,7 +316,13 @@ impl Shared {
         end(server);
     }
 
-    fn pass_answers(&self, server: &UnixStream, client: &UnixStream, cut: &AtomicBool) {
+    fn pass_answers(
+        &self,
+        server: &UnixStream,
+        client: &UnixStream,
+        cut: &AtomicBool,
+        flood: &Mutex<Option<&'static Flood>>,
+    ) {
         let mut buffer = [0; 65536];
         let mut kept_back = Vec::new();
         while let Some(answer) = read(server, &mut buffer) {
@@ -268,6 +341,12 @@ impl Shared {
             if to.write_all(answer).is_err() {
                 break;
             }
+            if answer.ends_with(&READY)
+                && let Some(what) = flood.lock().take()
+            {
+                self.flood(what, client);
+                break;
+            }
         }
         end(client);
         end(server);
@@ -275,13 +354,24 @@ impl Shared {
 
     /// Of several concurrent requests, only one is cut off.
     fn take_cut(&self, mode: Mode) -> bool {
+        let is_mine = self.take_turn(mode);
+        self.state.lock().cuts += usize::from(is_mine);
+        is_mine
+    }
+
+    /// Ends a mode that is for one request.
+    fn take_turn(&self, mode: Mode) -> bool {
         let mut state = self.state.lock();
         let is_mine = state.mode == mode;
         if is_mine {
             state.mode = Mode::Pass;
-            state.cuts += 1;
         }
         is_mine
+    }
+
+    fn flood(&self, what: &Flood, client: &UnixStream) {
+        what.send(client);
+        self.state.lock().floods += 1;
     }
 }
 

@@ -22,7 +22,7 @@
 //! | Closed | nothing | `open`: Connecting | |
 //! | Connecting | a host, until its deadline | Greeting | the next host; after the last one Closed, `Lost` |
 //! | Greeting | same host, same deadline | Open, `Opened` | as Connecting |
-//! | Open | nothing | `ask`: Asking | closed by the server: Closed, without an event |
+//! | Open | nothing | `ask`: Asking | closed by the server, or anything to read: Closed, without an event |
 //! | Asking | a request, until the caller's deadline | Open, `Answered` | SQL error: Open, `Refused`; otherwise Closed, `Lost` |
 //!
 //! A request that timed out may have been executed, or may still be. It is abandoned, never
@@ -228,7 +228,7 @@ impl Connection {
                         Err(error) => return self.pass_over(&error),
                     }
                 }
-                ConnectionState::Open { mut wire, call } => {
+                ConnectionState::Open { wire, call } => {
                     if wire.is_alive() {
                         self.state = ConnectionState::Open { wire, call };
                     }

@@ -8,6 +8,11 @@
 //!
 //! None of these functions raises a PostgreSQL error.
 //!
+//! What the other server sends takes a bounded amount of memory. libpq itself keeps all rows,
+//! notifications and settings, and makes room for a message of any announced length. So an answer is
+//! one row or one error, a notification breaks the connection, an idle connection is not read, and
+//! what the process has grown by in libpq is limited ([`Wire::step`]).
+//!
 //! The declarations are not from crate pq-sys, because its build script chooses the libpq to link
 //! by itself, possibly not that of the PostgreSQL to build for (`build.rs`).
 
@@ -20,7 +25,7 @@ use std::ffi::CString;
 
 use pgrx::pg_sys;
 
-use crate::pg::{Readiness, shown};
+use crate::pg::{self, Readiness, shown};
 
 /// `PGconn`.
 #[repr(C)]
@@ -58,6 +63,11 @@ const TUPLES_OK: c_int = 2;
 const COPY_OUT: c_int = 3;
 const COPY_IN: c_int = 4;
 const COPY_BOTH: c_int = 8;
+const SINGLE_TUPLE: c_int = 9;
+/// Bytes that the process may grow by in libpq, for one connection. An answer takes a few thousand,
+/// certificates a few million. Half of it ends an idle connection: the process may also seem to grow
+/// because memory was given back elsewhere.
+const MOST_GROWN: usize = 32 << 20;
 
 type NoticeReceiver = unsafe extern "C" fn(*mut c_void, *const Outcome);
 
@@ -94,6 +104,9 @@ unsafe extern "C" {
     fn PQconsumeInput(conn: *mut Connection) -> c_int;
     fn PQisBusy(conn: *mut Connection) -> c_int;
     fn PQgetResult(conn: *mut Connection) -> *mut Outcome;
+    fn PQsetSingleRowMode(conn: *mut Connection) -> c_int;
+    fn PQnotifies(conn: *mut Connection) -> *mut c_void;
+    fn PQfreemem(memory: *mut c_void);
     fn PQresultStatus(result: *const Outcome) -> c_int;
     fn PQresultErrorField(result: *const Outcome, field: c_int) -> *const c_char;
     fn PQntuples(result: *const Outcome) -> c_int;
@@ -181,6 +194,10 @@ pub struct Wire {
     unsent: bool,
     /// Result of the query so far.
     answer: Option<Result<Rows, RemoteError>>,
+    /// Nothing may follow the answer.
+    is_answered: bool,
+    /// Bytes that the process has grown by in libpq.
+    grown: usize,
     /// The server has canceled a wait for a standby since the query was sent. libpq's notice
     /// receiver has a pointer to it, so it cannot be a `Box`, which must not be aliased; freed on
     /// drop.
@@ -213,8 +230,9 @@ unsafe fn first_line(text: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: guaranteed by the caller.
-    let text = shown(unsafe { CStr::from_ptr(text) }.to_bytes());
-    text.trim().lines().next().unwrap_or_default().to_string()
+    let text = unsafe { CStr::from_ptr(text) }.to_bytes().trim_ascii();
+    let mut lines = text.split(|byte| matches!(byte, b'\r' | b'\n'));
+    shown(lines.next().unwrap_or_default())
 }
 
 impl Wire {
@@ -261,6 +279,8 @@ impl Wire {
             connecting: Readiness::Writing,
             unsent: false,
             answer: None,
+            is_answered: false,
+            grown: 0,
             warned,
         })
     }
@@ -272,6 +292,30 @@ impl Wire {
     fn warned(&self) -> &Cell<bool> {
         // SAFETY: freed on drop; the only other user, libpq's notice receiver, only sets it.
         unsafe { self.warned.as_ref() }
+    }
+
+    /// A step of libpq that may read from the server.
+    ///
+    /// # Errors
+    /// The server has sent what was not asked for.
+    fn step<T>(&mut self, call: impl FnOnce(*mut Connection) -> T) -> Result<T, RemoteError> {
+        let before = pg::data_size();
+        let result = call(self.conn());
+        // SAFETY: an open connection; a notification is freed once, and null is not. Parses what has
+        // arrived, too.
+        let is_notified = unsafe {
+            let notification = PQnotifies(self.conn());
+            PQfreemem(notification);
+            !notification.is_null()
+        };
+        self.grown += pg::data_size().saturating_sub(before);
+        if self.grown > MOST_GROWN {
+            return Err(RemoteError::broken("that server sent too much"));
+        }
+        if is_notified {
+            return Err(RemoteError::broken("that server sent a notification"));
+        }
+        Ok(result)
     }
 
     /// Last error of the connection.
@@ -297,11 +341,11 @@ impl Wire {
         // libpq takes the call itself as notice that the socket is ready. Bounded, so that a server
         // that never stops sending is given up at its deadline.
         for _ in 0..MAX_POLLS {
-            if !self.is_ready() {
+            if !self.is_ready(self.connecting) {
                 break;
             }
             // SAFETY: as above.
-            match unsafe { PQconnectPoll(self.conn()) } {
+            match self.step(|conn| unsafe { PQconnectPoll(conn) })? {
                 POLLING_READING => self.connecting = Readiness::Reading,
                 POLLING_WRITING => self.connecting = Readiness::Writing,
                 POLLING_OK => return Ok(true),
@@ -311,12 +355,12 @@ impl Wire {
         Ok(false)
     }
 
-    /// True if the connecting socket is ready.
-    fn is_ready(&self) -> bool {
+    /// True if the socket is ready.
+    fn is_ready(&self, readiness: Readiness) -> bool {
         let mut poll = libc::pollfd {
             // SAFETY: an open connection.
             fd: unsafe { PQsocket(self.conn()) },
-            events: match self.connecting {
+            events: match readiness {
                 Readiness::Reading => libc::POLLIN,
                 Readiness::Writing => libc::POLLOUT,
                 Readiness::Both => libc::POLLIN | libc::POLLOUT,
@@ -339,6 +383,7 @@ impl Wire {
     /// The connection is lost.
     pub fn send(&mut self, sql: &CStr, parameter: &CStr) -> Result<(), RemoteError> {
         self.answer = None;
+        self.is_answered = false;
         self.warned().set(false);
         // SAFETY: one value, as declared, which outlives the call. The query casts it to its type.
         let sent = unsafe {
@@ -353,7 +398,8 @@ impl Wire {
                 0,
             )
         };
-        if sent == 0 {
+        // SAFETY: an open connection, right after the query was sent.
+        if sent == 0 || unsafe { PQsetSingleRowMode(self.conn()) } == 0 {
             return Err(self.failure());
         }
         self.flush()
@@ -377,42 +423,62 @@ impl Wire {
         if self.unsent {
             self.flush()?;
         }
-        // SAFETY: an open connection in nonblocking mode; a result is taken only if it has arrived.
-        unsafe {
-            if PQconsumeInput(self.conn()) == 0 {
-                return Err(self.failure());
-            }
-            while PQisBusy(self.conn()) == 0 {
-                let Some(result) = NonNull::new(PQgetResult(self.conn())) else {
-                    let none = || Err(RemoteError::broken("there was no answer"));
-                    let answer = self.answer.take().unwrap_or_else(none);
-                    // The commit, and so the warning, comes after the rows.
-                    return answer.map(|rows| {
-                        Some(Rows {
-                            unacknowledged: self.warned().get(),
-                            ..rows
-                        })
-                    });
-                };
-                let rows = Rows {
-                    result: Owned(result),
-                    unacknowledged: false,
-                };
-                if matches!(
-                    PQresultStatus(result.as_ptr()),
-                    COPY_OUT | COPY_IN | COPY_BOTH
-                ) {
-                    // PQgetResult would return such results forever.
-                    return Err(RemoteError::broken("that server began to copy"));
-                }
-                let answer = self.judge(rows);
-                // The first error of several counts.
-                if !matches!(self.answer, Some(Err(_))) {
-                    self.answer = Some(answer);
-                }
-            }
+        // SAFETY: an open connection in nonblocking mode.
+        if self.step(|conn| unsafe { PQconsumeInput(conn) })? == 0 {
+            return Err(self.failure());
+        }
+        // SAFETY: as above.
+        while self.step(|conn| unsafe { PQisBusy(conn) })? == 0 {
+            // SAFETY: a result is taken only if it has arrived.
+            let result = self.step(|conn| unsafe { PQgetResult(conn) })?;
+            let Some(result) = NonNull::new(result) else {
+                let none = || Err(RemoteError::broken("there was no answer"));
+                let answer = self.answer.take().unwrap_or_else(none);
+                // The commit, and so the warning, comes after the row.
+                return answer.map(|rows| {
+                    Some(Rows {
+                        unacknowledged: self.warned().get(),
+                        ..rows
+                    })
+                });
+            };
+            self.take(Rows {
+                result: Owned(result),
+                unacknowledged: false,
+            })?;
         }
         Ok(None)
+    }
+
+    /// Takes one result: a row, then the end of the rows, or an error instead of either.
+    ///
+    /// # Errors
+    /// It is not part of one answer.
+    fn take(&mut self, rows: Rows) -> Result<(), RemoteError> {
+        // SAFETY: a valid result.
+        let status = unsafe { PQresultStatus(rows.result.0.as_ptr()) };
+        if matches!(status, COPY_OUT | COPY_IN | COPY_BOTH) {
+            // PQgetResult would return such results forever.
+            return Err(RemoteError::broken("that server began to copy"));
+        }
+        let is_row = status == SINGLE_TUPLE;
+        if self.is_answered || is_row && self.answer.is_some() {
+            return Err(match self.answer.take() {
+                // It says more, such as why the connection ends.
+                Some(Err(error)) => RemoteError {
+                    broken: true,
+                    ..error
+                },
+                _ => RemoteError::broken("that server answered with more than one row"),
+            });
+        }
+        self.is_answered = !is_row;
+        match self.judge(rows) {
+            // The end of the rows.
+            Ok(_) if self.answer.is_some() => {}
+            answer => self.answer = Some(answer),
+        }
+        Ok(())
     }
 
     fn judge(&self, rows: Rows) -> Result<Rows, RemoteError> {
@@ -421,7 +487,10 @@ impl Wire {
         let result = rows.result.0.as_ptr();
         // SAFETY: an open connection and its result; the strings are copied.
         unsafe {
-            if matches!(PQresultStatus(result), COMMAND_OK | TUPLES_OK) {
+            if matches!(
+                PQresultStatus(result),
+                COMMAND_OK | TUPLES_OK | SINGLE_TUPLE
+            ) {
                 return Ok(rows);
             }
             let broken = PQstatus(self.conn()) != CONNECTION_OK;
@@ -441,10 +510,10 @@ impl Wire {
         }
     }
 
-    /// True if an idle connection is still open. Processes input from the server.
-    pub fn is_alive(&mut self) -> bool {
-        // SAFETY: an open connection in nonblocking mode.
-        unsafe { PQconsumeInput(self.conn()) != 0 && PQstatus(self.conn()) == CONNECTION_OK }
+    /// True if an idle connection is still good. One with something to read is not: either the
+    /// server has closed it, or it sends what was not asked for.
+    pub fn is_alive(&self) -> bool {
+        !self.is_ready(Readiness::Reading) && self.grown <= MOST_GROWN / 2
     }
 
     /// Socket to wait for while connecting.

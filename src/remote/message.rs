@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
+use crate::pg::shown;
 
 /// Format version of all messages.
 const VERSION: u32 = 1;
@@ -55,7 +56,7 @@ pub fn write<T: Serialize>(content: &T) -> Vec<u8> {
 /// Malformed, too long, or of another version.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let malformed = |error: serde_json::Error| Failure::BadMessage {
-        detail: error.to_string(),
+        detail: shown(error.to_string().as_bytes()),
     };
     if bytes.len() > LONGEST {
         let detail = format!("it is longer than {LONGEST} bytes");

@@ -35,11 +35,13 @@ pub fn deserialize_shown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<S
 /// than once into an error.
 const LONGEST_SHOWN: usize = 500;
 
-/// Converts bytes in any ASCII-compatible encoding to text for display. Invalid UTF-8 becomes
-/// question marks, and the end of a long text an ellipsis.
+/// Converts bytes in any ASCII-compatible encoding to text for display. Invalid UTF-8 and control
+/// characters, which may come from another server, become question marks, and the end of a long text
+/// an ellipsis.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
-    let text = |bytes| String::from_utf8_lossy(bytes).replace(char::REPLACEMENT_CHARACTER, "?");
+    let is_hidden = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    let text = |bytes| String::from_utf8_lossy(bytes).replace(is_hidden, "?");
     if bytes.len() <= LONGEST_SHOWN {
         return text(bytes);
     }

@@ -12,6 +12,7 @@ fn long_texts_are_cut() {
     );
     assert_eq!(shown("€".repeat(1000).as_bytes()), "€".repeat(166) + "...");
     assert_eq!(shown(b"\xe4\xff"), "??");
+    assert_eq!(shown("a\x1b[2J\r\nb\u{9b}".as_bytes()), "a?[2J??b?");
     // What is no UTF-8 may have no end of a character at all.
     assert_eq!(shown(&[0x80; 1000]), "...");
 }

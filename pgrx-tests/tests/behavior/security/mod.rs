@@ -6,6 +6,7 @@
 
 mod code_as_superuser;
 mod effects;
+mod floods;
 mod ids_twice;
 mod memory;
 mod other_servers;
