@@ -49,8 +49,9 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
 /// Those cached above stay.
 ///
 /// # Errors
-/// See [`next_id`] and [`Failure`].
+/// The caller may not edit tags, since what is taken is a gap; see also [`next_id`] and [`Failure`].
 pub fn skip(tag: &[u8], last: i64) -> Result<bool, Failure> {
+    rights::require(&[Privilege::Select, Privilege::Update])?;
     let mut taken = false;
     loop {
         match next_id(tag)? {
