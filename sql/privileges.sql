@@ -238,6 +238,8 @@ TO PUBLIC;
 GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.server, leaf_id.fleet TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_require(text),
+    leaf_id_internal.leaf_shown_tags(),
+    leaf_id_internal.leaf_leases(),
     leaf_id_internal.leaf_segment_slots(),
     leaf_id_internal.leaf_central_connections(),
     leaf_id_internal.leaf_server_state(),
@@ -247,8 +249,6 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_server_problems()
 TO PUBLIC;
 GRANT SELECT ON leaf_id.leaf_alloc, leaf_id.leaf_registry, leaf_id.leaf_gapless TO pg_monitor;
--- leaf_id.problems compares the clocks of members with it.
-GRANT SELECT (max_skew_ms) ON leaf_id.leaf_registry TO PUBLIC;
 
 -- The installing role need not be a superuser. It manages tags and the worker registry, grants that
 -- to others, and dumps and restores the tables (SELECT and INSERT). It owns none of them, and gets

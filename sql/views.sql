@@ -1,10 +1,32 @@
 -- The views, all in schema leaf_id. Roles that may read leaf_id.leaf_alloc see what is of this
 -- database, and pg_monitor also what is of the server: the functions check their callers.
+--
+-- No view reads a table. EXPLAIN would tell any role what its statistics tell the owner, and LOCK TABLE
+-- would lock the table.
 
 CREATE FUNCTION leaf_id_internal.leaf_require(privileges text) RETURNS boolean
     STRICT STABLE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_require_wrapper';
 COMMENT ON FUNCTION leaf_id_internal.leaf_require(text) IS
     'True; an error with the GRANT as its hint if the caller lacks one of these privileges on leaf_alloc';
+
+-- With the caller's rights. With its SET clause it is never inlined.
+CREATE FUNCTION leaf_id_internal.leaf_shown_tags(
+    OUT tag text, OUT max_id bigint, OUT step integer, OUT max_value bigint, OUT timeline integer, OUT server name)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT a.biz_tag, a.max_id, a.step, a.max_value, a.timeline, a.server FROM leaf_id.leaf_alloc a';
+COMMENT ON FUNCTION leaf_id_internal.leaf_shown_tags() IS
+    'What the views show of leaf_alloc';
+
+CREATE FUNCTION leaf_id_internal.leaf_leases(
+    OUT node_name text, OUT state text, OUT leased_at timestamptz, OUT renewed_at timestamptz,
+    OUT worker_id integer, OUT lease_until timestamptz, OUT clock_offset_ms bigint, OUT max_skew_ms bigint,
+    OUT system_identifier bigint, OUT address text, OUT role_name text)
+    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_leases_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_leases() IS
+    'What the registry has leased, for pg_monitor and roles that may read leaf_worker; see leaf_id.fleet';
 
 CREATE FUNCTION leaf_id_internal.leaf_segment_slots(
     OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
@@ -60,9 +82,9 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_narrowest_columns() IS
     'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
 
-CREATE VIEW leaf_id.tags_detail WITH (security_barrier) AS
+CREATE VIEW leaf_id.tags_detail WITH (security_invoker) AS
 SELECT
-    a.biz_tag AS tag,
+    a.tag COLLATE pg_catalog."C" AS tag,
     s.current_first, s.current_last, s.current_next, s.current_remaining,
     s.fill_percent,
     s.spare_first, s.spare_last, s.spare_remaining,
@@ -97,10 +119,10 @@ SELECT
     CASE WHEN lasts.cached IS NOT NULL THEN
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
     END AS cached_for
-FROM leaf_id.leaf_alloc a
-LEFT JOIN leaf_id_internal.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
+FROM leaf_id_internal.leaf_shown_tags() a
+LEFT JOIN leaf_id_internal.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.tag
 LEFT JOIN leaf_id_internal.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
-LEFT JOIN leaf_id_internal.leaf_narrowest_columns() c ON c.tag OPERATOR(pg_catalog.=) a.biz_tag
+LEFT JOIN leaf_id_internal.leaf_narrowest_columns() c ON c.tag OPERATOR(pg_catalog.=) a.tag
 CROSS JOIN LATERAL (
     SELECT least(a.max_value, c.last_id) AS last_id,
         coalesce(c.last_id OPERATOR(pg_catalog.<=) a.max_value, false) AS is_narrow
@@ -121,11 +143,12 @@ CROSS JOIN LATERAL (
             AS ids_per_second
     ) rate
 ) lasts
+-- Before anything else, with the GRANT as its hint.
 WHERE leaf_id_internal.leaf_require('SELECT');
 COMMENT ON VIEW leaf_id.tags_detail IS
     'Tags of this database: what is cached, how fast it is used, where they end, what went wrong';
 
-CREATE VIEW leaf_id.tags AS
+CREATE VIEW leaf_id.tags WITH (security_invoker) AS
 SELECT
     d.tag,
     coalesce(d.current_next, d.spare_first, d.max_id) AS next_id,
@@ -165,13 +188,12 @@ CROSS JOIN LATERAL (
 COMMENT ON VIEW leaf_id.tags IS
     'Tags of this database at a glance; leaf_id.tags_detail has the rest';
 
-CREATE VIEW leaf_id.server AS
+CREATE VIEW leaf_id.server WITH (security_invoker) AS
 SELECT s.* FROM leaf_id_internal.leaf_server_state() s;
 COMMENT ON VIEW leaf_id.server IS
     'This server, all databases together: its slots, its workers and its snowflake generator';
 
--- Leases of the registry are for pg_monitor, and for roles that may read its table.
-CREATE VIEW leaf_id.fleet WITH (security_barrier) AS
+CREATE VIEW leaf_id.fleet WITH (security_invoker) AS
 SELECT
     'source' AS kind,
     a.server AS name,
@@ -186,38 +208,13 @@ SELECT
     NULL::pg_catalog.int8 AS system_identifier,
     NULL::pg_catalog.text AS address,
     NULL::pg_catalog.text AS role_name
-FROM (SELECT DISTINCT t.server::pg_catalog.text AS server FROM leaf_id.leaf_alloc t WHERE t.server IS NOT NULL) a
+FROM (SELECT DISTINCT t.server::pg_catalog.text AS server FROM leaf_id_internal.leaf_shown_tags() t WHERE t.server IS NOT NULL) a
 LEFT JOIN leaf_id_internal.leaf_central_connections() l ON l.server::pg_catalog.text OPERATOR(pg_catalog.=) a.server
 WHERE leaf_id_internal.leaf_require('SELECT')
 UNION ALL
-SELECT
-    'member',
-    w.node_name,
-    CASE
-        WHEN w.retired THEN 'retired'
-        WHEN w.node_name IS NULL THEN 'free'
-        WHEN u.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
-        ELSE 'expired'
-    END,
-    w.leased_at,
-    w.renewed_at,
-    NULL,
-    NULL,
-    w.worker_id,
-    u.lease_until,
-    w.clock_offset_ms,
-    w.system_identifier,
-    w.address,
-    w.role_name
-FROM leaf_id.leaf_worker w
-CROSS JOIN LATERAL (
-    SELECT CASE WHEN w.reserved_until_ms OPERATOR(pg_catalog.>) 0 THEN
-        pg_catalog.to_timestamp(w.reserved_until_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
-    END AS lease_until
-) u
-WHERE leaf_id_internal.leaf_require('SELECT')
-    AND (pg_catalog.pg_has_role('pg_monitor'::pg_catalog.name, 'USAGE')
-        OR pg_catalog.has_table_privilege('leaf_id.leaf_worker'::pg_catalog.regclass, 'SELECT'));
+SELECT 'member', w.node_name, w.state, w.leased_at, w.renewed_at, NULL, NULL, w.worker_id, w.lease_until, w.clock_offset_ms,
+    w.system_identifier, w.address, w.role_name
+FROM leaf_id_internal.leaf_leases() w;
 COMMENT ON VIEW leaf_id.fleet IS
     'Other servers: those that tags are sourced from, and those with a worker id from the registry here';
 
@@ -286,10 +283,9 @@ AS $$
     FROM leaf_id.fleet f
     WHERE f.kind = 'source' AND f.state = 'away'
     UNION ALL
-    SELECT 'warning', format('the clock of node "%s" is %s ms off', f.name, f.clock_offset_ms), NULL, NULL, NULL
-    FROM leaf_id.fleet f
-    WHERE f.kind = 'member' AND f.state = 'leased'
-        AND abs(f.clock_offset_ms) > coalesce((SELECT r.max_skew_ms FROM leaf_id.leaf_registry r), 1000)
+    SELECT 'warning', format('the clock of node "%s" is %s ms off', l.node_name, l.clock_offset_ms), NULL, NULL, NULL
+    FROM leaf_id_internal.leaf_leases() l
+    WHERE l.state = 'leased' AND abs(l.clock_offset_ms) > l.max_skew_ms
     UNION ALL
     SELECT 'info', format('node "%s" has %s worker ids', f.name, count(*)), max(f.since), NULL,
         'A server without its lease file gets another one, as after a crash of the machine. Copies need a "leaf_id.node_name" each.'
@@ -341,7 +337,7 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_server_problems() IS
     'What is wrong with the server, for pg_monitor; see leaf_id.problems';
 
-CREATE VIEW leaf_id.problems AS
+CREATE VIEW leaf_id.problems WITH (security_invoker) AS
 SELECT p.severity, p.what, p.since, p.remedy, p.advice
 FROM (
     SELECT t.* FROM leaf_id_internal.leaf_tag_problems() t

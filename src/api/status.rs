@@ -10,6 +10,7 @@ use super::call::{bigint, finish, row_type};
 use super::snowflake::{Format, timestamp};
 use crate::error::{EditError, Failure, RefillError, for_monitors, reason_for_monitors};
 use crate::guc::{self, WorkerId};
+use crate::lease::registry;
 use crate::pg::{self, Name, Privilege, RawDatum};
 use crate::shmem::{self, Area, RemoteServerState, Slot, WorkerIdSource};
 use crate::snowflake;
@@ -171,6 +172,55 @@ fn leaf_central_connections() -> TableIterator<
                 timestamptz(link.last_claim()),
             )
         });
+    TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+#[pg_extern(strict, parallel_restricted, sql = false)]
+#[allow(clippy::type_complexity, reason = "one entry per column")]
+fn leaf_leases() -> TableIterator<
+    'static,
+    (
+        name!(node_name, Option<pg::Text>),
+        name!(state, &'static str),
+        name!(leased_at, Option<TimestampWithTimeZone>),
+        name!(renewed_at, Option<TimestampWithTimeZone>),
+        name!(worker_id, i32),
+        name!(lease_until, Option<TimestampWithTimeZone>),
+        name!(clock_offset_ms, Option<i64>),
+        name!(max_skew_ms, i64),
+        name!(system_identifier, Option<i64>),
+        name!(address, Option<pg::Text>),
+        name!(role_name, Option<pg::Text>),
+    ),
+> {
+    finish(rights::require(&[Privilege::Select]));
+    let now_ms = pg::now_ms();
+    let rows = finish(registry::leases()).into_iter().map(move |lease| {
+        let row = lease.row;
+        let state = match &row.holder {
+            _ if row.retired => "retired",
+            None => "free",
+            Some(_) if row.reserved_until_ms > now_ms => "leased",
+            Some(_) => "expired",
+        };
+        let holder = row.holder.as_ref();
+        (
+            holder.map(|holder| pg::Text::new(&holder.node_name)),
+            state,
+            lease.leased_at.and_then(timestamptz),
+            lease.renewed_at.and_then(timestamptz),
+            row.worker_id.into(),
+            (row.reserved_until_ms > 0)
+                .then(|| timestamp(row.reserved_until_ms))
+                .flatten()
+                .and_then(timestamptz),
+            row.clock_offset_ms,
+            lease.max_skew_ms,
+            holder.map(|holder| holder.system_identifier),
+            row.address.as_deref().map(pg::Text::new),
+            row.role.as_deref().map(pg::Text::new),
+        )
+    });
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 

@@ -12,7 +12,9 @@ use leaf_id_core::registry::{
 
 use crate::error::{Failure, RegistryError};
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Access, Client, INTERNAL_SCHEMA, LockedAtOnce, Shape, Table, Type, Value};
+use crate::pg::{
+    self, Access, Client, INTERNAL_SCHEMA, LockedAtOnce, Privilege, Shape, Table, Type, Value,
+};
 use crate::remote::serve;
 
 static WORKER: Shape = Shape::new(
@@ -201,6 +203,41 @@ pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failu
         let row = row.set_aside(until_ms);
         row.filter(|_| !is_this_servers).ok_or(used)
     })
+}
+
+/// A worker id as the views show it.
+pub struct Lease {
+    /// Its row.
+    pub row: Row,
+    /// When its holder got it, a TimestampTz.
+    pub leased_at: Option<i64>,
+    /// When it was last renewed, a TimestampTz.
+    pub renewed_at: Option<i64>,
+    /// How far the clock of a holder may be off.
+    pub max_skew_ms: i64,
+}
+
+/// All worker ids of the registry, for pg_monitor and for roles that may read the table; none for
+/// others.
+///
+/// # Errors
+/// The tables are not the extension's.
+pub fn leases() -> Result<Vec<Lease>, Failure> {
+    if !pg::caller_is_monitor() && !pg::caller_has(oid(&WORKER)?, Privilege::Select) {
+        return Ok(Vec::new());
+    }
+    let registry = open(&REGISTRY, Access::Read)?;
+    let max_skew_ms = registry_row(registry.get(&ONE).as_ref(), None)
+        .bounds
+        .max_skew_ms;
+    let stored = open(&WORKER, Access::Read)?.rows();
+    let lease = |stored: &pg::Row| Lease {
+        row: worker_row(stored),
+        leased_at: stored.timestamp(6),
+        renewed_at: stored.timestamp(7),
+        max_skew_ms,
+    };
+    Ok(stored.iter().map(lease).collect())
 }
 
 /// Changes the row of a worker id, inserting it if needed.

@@ -113,15 +113,15 @@ pub fn find_table(shape: &Shape) -> Option<u32> {
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
 }
 
-/// Keeps the extension from being dropped until the end of the transaction, by a lock on this table
-/// of it, for which it waits within `lock_timeout`. False if there is no such table. Without it, names
+/// Keeps the extension from being dropped until the end of the transaction, by a lock on this table or
+/// view of it, for which it waits within `lock_timeout`. False if there is none. Without it, names
 /// in schema `leaf_id` may come to mean what another role has put there.
-pub fn hold(table: &CStr) -> bool {
+pub fn hold(relation: &CStr) -> bool {
     // SAFETY: in a transaction; null-terminated names. Whatever the names meant before, the lock is
     // that of an oid, and whether that is the extension's is looked up once it is locked.
     unsafe {
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
-        let oid = pg_sys::get_relname_relid(table.as_ptr(), schema);
+        let oid = pg_sys::get_relname_relid(relation.as_ptr(), schema);
         if oid == pg_sys::InvalidOid {
             return false;
         }

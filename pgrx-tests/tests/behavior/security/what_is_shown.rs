@@ -177,3 +177,80 @@ fn a_tag_that_is_not_ones_own_tells_nothing() {
         }
     }
 }
+
+/// S4. Before: EXPLAIN of a view tells any role the number of tags and the addresses of members, since a
+/// view is planned with its owner's statistics; and what a role locks with a view, or by a function that
+/// keeps the extension, is `leaf_alloc`: a VACUUM FULL waits for that, and each claim for the VACUUM FULL.
+#[test]
+fn a_view_tells_and_locks_nothing() {
+    let attack = Attack::on_installed(Attacker::Stranger, &[]);
+    let mut admin = attack.admin();
+    admin.run(
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('t'); CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor",
+    );
+    let views: Vec<String> = admin.column(
+        "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_depend d ON d.objid = c.oid AND d.classid = 'pg_class'::regclass
+         WHERE c.relkind = 'v' AND d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaf_id')",
+    );
+    assert!(views.len() >= 5, "{views:?}");
+    let plans = || -> Vec<String> {
+        let mut mallory = attack.mallory();
+        let asks = views.iter().flat_map(|view| {
+            ["", "WHERE 'secret' IN (v::text)", "ORDER BY v::text"]
+                .map(|rest| format!("EXPLAIN SELECT * FROM {view} v {rest}"))
+        });
+        let asks = asks.chain(["EXPLAIN SELECT FROM leaf_id.tags WHERE tag = 'secret'".into()]);
+        asks.flat_map(|ask| match mallory.try_column::<String>(&ask) {
+            Ok(lines) => lines,
+            Err(failure) => vec![failure.to_string()],
+        })
+        .collect()
+    };
+    let before = plans();
+    admin.run(
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag) SELECT 'secret ' || n FROM generate_series(1, 5000) n;
+         INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name, address)
+         SELECT n, n, 'node ' || n, '10.0.0.1' FROM generate_series(1, 1000) n;
+         ANALYZE leaf_id.leaf_alloc, leaf_id.leaf_worker",
+    );
+    assert_eq!(before, plans());
+
+    let mut mallory = attack.mallory();
+    mallory.run("BEGIN");
+    let locks = views
+        .iter()
+        .map(|view| format!("LOCK TABLE {view} IN ACCESS SHARE MODE"));
+    let calls = [
+        "leaf_id_internal.leaf_require('')",
+        "leaf_segment_next('t')",
+    ]
+    .map(|call| format!("SELECT {call}"));
+    for lock in locks.chain(calls) {
+        let locked = mallory.try_run(&format!("SAVEPOINT s; {lock}"));
+        println!("{lock}: {locked:?}");
+        if locked.is_err() {
+            mallory.run("ROLLBACK TO s");
+        }
+    }
+    let held: Vec<String> = admin.column(&format!(
+        "SELECT l.relation::regclass::text FROM pg_locks l JOIN pg_class c ON c.oid = l.relation AND c.relkind IN ('r', 'i')
+         WHERE l.pid = {} AND c.relnamespace = 'leaf_id'::regnamespace AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        mallory.pid()
+    ));
+    assert_eq!(held, Vec::<String>::new());
+    admin.run("SET lock_timeout = '10s'");
+    admin.run("VACUUM FULL leaf_id.leaf_alloc");
+    mallory.run("ROLLBACK");
+
+    // Who may read a view sees what is in it, and who may not gets the GRANT as a hint.
+    let mut monitor = attack.server.connect_as("monitor", SHOP);
+    let seen = |view: &str| format!("SELECT count(*) FROM {view}");
+    assert_eq!(monitor.value::<i64>(&seen("leaf_id.tags")), 5001);
+    assert_eq!(monitor.value::<i64>(&seen("leaf_id.fleet")), 1000);
+    for view in &views {
+        monitor.value::<i64>(&seen(view));
+        let failure = mallory.fails(&seen(view));
+        failure.is("42501");
+        assert!(failure.hint.contains("GRANT"), "{view}: {failure}");
+    }
+}
