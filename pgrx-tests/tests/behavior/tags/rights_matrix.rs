@@ -96,7 +96,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'of {role}'",
             ],
         ),
-        "make and read keys of opaque ids, dump and restore them" => (
+        "make and read keys of opaque ids (`leaf_opaque_create`, `leaf_opaque_key`), dump and restore them" => (
             "",
             &[
                 "SELECT * FROM leaf_id.leaf_opaque_key",
