@@ -316,8 +316,17 @@ DECLARE
         WHERE r.role <> 'public'
             AND CASE WHEN r.role <> 'public' THEN NOT has_table_privilege(r.role, 'leaf_id.leaf_alloc', 'UPDATE') END
             AND r.role <> ALL (leaf_id_internal.leaf_grantees($1)));
+    without_execute CONSTANT text := (
+        SELECT string_agg(CASE r.role WHEN 'public' THEN 'PUBLIC' ELSE quote_ident(r.role) END, ', ' ORDER BY r.role)
+        FROM unnest($2) r (role)
+        WHERE NOT has_function_privilege(r.role, leaf_id_internal.leaf_issuer(), 'EXECUTE'));
+    issuer CONSTANT regprocedure := leaf_id_internal.leaf_issuer();
 BEGIN
-    IF others IS NOT NULL AND NOT has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') THEN
+    IF without_execute IS NOT NULL THEN
+        RETURN leaf_id_internal.leaf_refuse_move(
+            $3, $4, format('These roles number its rows, and may not execute %s: %s.', issuer, without_execute),
+            format('To let them: GRANT EXECUTE ON FUNCTION %s TO %s;', issuer, without_execute));
+    ELSIF others IS NOT NULL AND NOT has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') THEN
         RAISE EXCEPTION 'permission denied to grant the tag of column "%" of table %', $3, $4
             USING ERRCODE = 'insufficient_privilege',
                 DETAIL = format('These roles number its rows, and could not any more: %s.', others),
@@ -327,7 +336,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_check_rights(text, name[], name, text) IS
-    'True; an error if the caller may not grant the tag of a column to the roles that can number its rows';
+    'True; an error if the roles that can number the rows of a column could not any more';
 
 CREATE FUNCTION leaf_id_internal.leaf_carry_rights(tag text, roles name[], OUT granted name[]) RETURNS name[]
 LANGUAGE plpgsql VOLATILE

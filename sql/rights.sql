@@ -81,6 +81,7 @@ AS $$
 DECLARE
     is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, UPDATE');
     grantee_name CONSTANT text := leaf_id_internal.leaf_grantee($2);
+    missing record;
 BEGIN
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
@@ -123,6 +124,9 @@ BEGIN
             ERRCODE = 'undefined_object',
             MESSAGE = format('tag "%s" does not exist', $1);
     END IF;
+    FOR missing IN SELECT m.what, m.remedy FROM leaf_id_internal.leaf_missing_execute($1) m WHERE m.role = grantee_name LOOP
+        RAISE NOTICE USING MESSAGE = missing.what, HINT = format('To let it: %s;', missing.remedy);
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_grant_tag(text, text) IS 'What leaf_tag_grant() does';

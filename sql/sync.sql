@@ -116,6 +116,40 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_issuer() IS 'leaf_segment_next()';
 
+-- REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC takes it, too. What was taken from PUBLIC
+-- and granted to some role was meant.
+CREATE FUNCTION leaf_id_internal.leaf_missing_execute(only_tag text, OUT tag text, OUT role name, OUT what text, OUT remedy text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH roles AS MATERIALIZED (
+        SELECT DISTINCT g.role
+        FROM leaf_id.leaf_alloc a CROSS JOIN LATERAL unnest(a.granted_to) g (role)
+        WHERE only_tag IS NULL OR a.biz_tag = only_tag
+    ), lacking AS MATERIALIZED (
+        SELECT g.role, i.issuer, i.is_opaque
+        FROM roles g
+        LEFT JOIN pg_roles r ON r.rolname = g.role
+        CROSS JOIN leaf_id_internal.leaf_issuers() i
+        JOIN pg_proc p ON p.oid = i.issuer
+        WHERE (i.is_plain OR i.is_opaque) AND leaf_id_internal.leaf_is_grantee(g.role) AND CASE g.role
+            WHEN 'public' THEN p.proacl IS NOT NULL AND NOT EXISTS (
+                SELECT FROM aclexplode(p.proacl) x WHERE x.grantee <> p.proowner)
+            ELSE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE') END
+    )
+    SELECT min(a.biz_tag), l.role,
+        format('%s may issue ids of tag "%s"%s, but may not execute %s', l.who, min(a.biz_tag),
+            CASE WHEN count(*) > 1 THEN format(' and %s more', count(*) - 1) END, l.issuer::regprocedure),
+        format('GRANT EXECUTE ON FUNCTION %s TO %s', l.issuer::regprocedure, CASE l.role WHEN 'public' THEN 'PUBLIC' ELSE quote_ident(l.role) END)
+    FROM (SELECT *, CASE role WHEN 'public' THEN 'PUBLIC' ELSE format('role "%s"', role) END AS who FROM lacking) l
+    JOIN leaf_id.leaf_alloc a ON l.role = ANY (a.granted_to) AND leaf_id_internal.leaf_has_key(a.biz_tag) = l.is_opaque
+    WHERE only_tag IS NULL OR a.biz_tag = only_tag
+    GROUP BY l.role, l.who, l.issuer
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_missing_execute(text) IS
+    'The roles that were granted tags, or this one, without EXECUTE on the function that issues its ids';
+
 -- Locks nothing, since a table may be locked ACCESS EXCLUSIVE. So pg_get_expr() gets no relation; a
 -- default has no variables.
 --
@@ -637,6 +671,9 @@ AS $$
     SELECT f.* FROM leaf_id_internal.leaf_fit_tags($1, false) f
     UNION ALL
     SELECT w.tag, NULL, NULL, NULL, NULL, NULL, 'none', w.detail FROM leaf_id_internal.leaf_unsettled() w WHERE $1 IS NULL
+    UNION ALL
+    SELECT m.tag, NULL, NULL, NULL, NULL, NULL, 'none', format('%s: %s;', m.what, m.remedy)
+    FROM leaf_id_internal.leaf_missing_execute($1) m
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_check(text) IS
     'What leaf_sync() would do, and which tags come to their end';

@@ -294,6 +294,8 @@ AS $$
     GROUP BY f.name, f.system_identifier, f.role_name
     HAVING count(*) > 1
     UNION ALL
+    SELECT 'critical', m.what, NULL, m.remedy, NULL FROM leaf_id_internal.leaf_missing_execute(NULL) m
+    UNION ALL
     SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL, NULL, NULL FROM leaf_id_internal.leaf_unsettled() w
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_tag_problems() IS

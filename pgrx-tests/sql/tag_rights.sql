@@ -330,3 +330,30 @@ RESET ROLE;
 SELECT leaf_id_internal.leaf_forget('gone');
 DROP OWNED BY leaf_id_clerk;
 DROP ROLE leaf_id_clerk;
+-- What takes EXECUTE on all functions from PUBLIC takes it on those that issue ids. Grants, moves and checks of tags
+-- name the GRANT that helps.
+BEGIN;
+CREATE ROLE leaf_id_app;
+SELECT leaf_tag_create('t'), leaf_id.leaf_opaque_create('o');
+CREATE TABLE t (id bigint DEFAULT leaf_segment_next('t'));
+CREATE TABLE s (id bigserial);
+GRANT SELECT, INSERT ON s, t TO leaf_id_app;
+GRANT USAGE ON SEQUENCE s_id_seq TO leaf_id_app;
+SELECT leaf_tag_grant('t', 'leaf_id_app');
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC;
+SELECT leaf_tag_grant('t', 'leaf_id_app');
+SELECT leaf_tag_grant('o', 'leaf_id_app');
+SELECT leaf_tag_grant('t', 'public');
+SELECT * FROM refusal($$SELECT leaf_adopt('s', 'id')$$) \gx
+SELECT tag, relation, action, detail FROM leaf_check('t') ORDER BY detail;
+SELECT severity, what, advice, remedy FROM leaf_id.problems WHERE what LIKE '%may not execute%' \gx
+SELECT remedy FROM leaf_id.problems WHERE what LIKE '%may not execute%' \gexec
+SELECT count(*) FROM leaf_id.problems WHERE what LIKE '%may not execute%';
+SELECT leaf_adopt('s', 'id');
+-- Taken from PUBLIC, and granted to those that are to have it: that was meant.
+REVOKE EXECUTE ON FUNCTION leaf_segment_next(text) FROM PUBLIC;
+SELECT count(*) FROM leaf_id.problems WHERE what LIKE '%may not execute%';
+SET LOCAL ROLE leaf_id_app;
+INSERT INTO t DEFAULT VALUES RETURNING id;
+INSERT INTO s DEFAULT VALUES RETURNING id;
+ROLLBACK;
