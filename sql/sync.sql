@@ -251,28 +251,36 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
     WITH RECURSIVE issuing AS MATERIALIZED (
-        SELECT * FROM leaf_id_internal.leaf_issuing_columns(NULL, false) i
+        SELECT i.*, only_tag IS NOT NULL OR i.counts AS is_read
+        FROM leaf_id_internal.leaf_issuing_columns(NULL, false) i
+        JOIN pg_class c ON c.oid = i.relation AND (c.relpersistence <> 't' OR c.relnamespace = pg_my_temp_schema())
         WHERE NOT i.is_opaque AND (only_tag IS NULL OR i.tag = only_tag)
-    ), tree AS (
-        SELECT i.relation AS root, i.relation AS member FROM issuing i
+    ), covered AS (
+        -- Once for each tag, not for each table above: any role can make a chain of tables.
+        SELECT h.inhrelid AS relation, i.column_name, i.tag
+        FROM issuing i JOIN pg_inherits h ON h.inhparent = i.relation
+        WHERE i.is_read AND i.tag IS NOT NULL
         UNION
-        SELECT t.root, h.inhrelid FROM tree t JOIN pg_inherits h ON h.inhparent = t.member
+        SELECT h.inhrelid, c.column_name, c.tag FROM covered c JOIN pg_inherits h ON h.inhparent = c.relation
     ), topmost AS MATERIALIZED (
         -- A partition that inherits its default is covered by its parent's row.
         SELECT i.* FROM issuing i
-        WHERE (i.relation, i.column_name) NOT IN (
-            SELECT below.relation, below.column_name
-            FROM issuing above
-            JOIN tree t ON t.root = above.relation AND t.member <> t.root
-            JOIN issuing below ON below.relation = t.member AND below.column_name = above.column_name
-                AND below.tag = above.tag)
+        WHERE NOT EXISTS (
+                SELECT FROM covered c WHERE c.relation = i.relation AND c.column_name = i.column_name AND c.tag = i.tag)
+            AND (i.is_read OR NOT EXISTS (
+                SELECT FROM pg_inherits h JOIN issuing p ON p.relation = h.inhparent
+                WHERE h.inhrelid = i.relation AND p.column_name = i.column_name AND p.tag = i.tag))
+    ), tree AS (
+        SELECT o.relation AS root, o.relation AS member, bool_or(o.is_read) AS is_read FROM topmost o GROUP BY o.relation
+        UNION
+        SELECT t.root, h.inhrelid, true FROM tree t JOIN pg_inherits h ON h.inhparent = t.member WHERE t.is_read
     )
     SELECT o.tag, o.relation, t.member, o.column_name, o.expression,
         coalesce(o.untrusted, w.role), o.counts AND (w.role IS NULL OR leaf_id_internal.leaf_may_issue(w.role, o.tag)),
         m.largest, m.unread, coalesce(m.is_hidden, false),
         CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END
     FROM topmost o
-    JOIN tree t ON t.root = o.relation
+    JOIN tree t ON t.root = o.relation AND (o.is_read OR t.member = o.relation)
     JOIN pg_class c ON c.oid = t.member
     JOIN pg_attribute a ON a.attrelid = t.member AND a.attname = o.column_name AND NOT a.attisdropped
     -- A partition or child has an owner of its own.

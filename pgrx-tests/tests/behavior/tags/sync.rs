@@ -211,6 +211,29 @@ fn thousands_of_tables_take_seconds() {
     println!("a check in {took:?}");
 }
 
+/// Any role can make tables that inherit from each other, each with a default for another tag. Before:
+/// for each of them, all below it are read.
+#[test]
+fn a_chain_of_tables_is_read_once() {
+    const TABLES: i64 = 60;
+    let (server, mut session) = server_with_orders();
+    session.run("CREATE ROLE stranger LOGIN; GRANT CREATE ON SCHEMA public TO stranger");
+    server.connect_as("stranger", "postgres").run(&format!(
+        "CREATE TABLE chain_0 (id bigint);
+         DO $$ BEGIN FOR n IN 1 .. {TABLES} LOOP
+             EXECUTE format('CREATE TABLE chain_%s (id bigint DEFAULT leaf_segment_next(''x%s'')) INHERITS (chain_%s)', n, n, n - 1);
+         END LOOP; END $$"
+    ));
+    let read: i64 = session.value(
+        "SELECT count(*) FROM leaf_id_internal.leaf_read_tables(NULL) WHERE tag <> 'orders'",
+    );
+    assert_eq!(read, TABLES);
+    // Where the tag is named, they are all read.
+    assert_eq!(rows(&mut session, "leaf_check('x1')").len(), 1);
+    let read: i64 = session.value("SELECT count(*) FROM leaf_id_internal.leaf_read_tables('x1')");
+    assert_eq!(read, TABLES);
+}
+
 /// Ids just above the claimed ones, while others claim more: after the call, only ids above them
 /// are issued.
 #[test]
