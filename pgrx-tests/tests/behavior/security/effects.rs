@@ -1,7 +1,8 @@
 //! Would catch: an effect that a role reaches by a second door: an id of another's tag twice, an
 //! opaque id that it has seen before or whose number it has chosen, another's calls that fail or
 //! wait, another's session that ends, another's column, ids of a central server or a worker id in
-//! another's name.
+//! another's name, a tag that another's call grants it or keeps for it, and what plans and locks of views
+//! tell and hold.
 //!
 //! Random sequences of statements, each within a frame (a rollback, a savepoint, an index function
 //! that another role's ANALYZE runs), by each role of SECURITY.md that is no superuser. What is
@@ -28,8 +29,18 @@ struct Role {
     often: &'static [&'static str],
 }
 
-/// A column of a superuser's table is of this domain, which is the role's.
-const OF_A_DOMAIN: &[&str] = &[
+/// What a role that manages no tags says of those of others: by a column of a superuser's table, whose
+/// domain is the role's; by views and rules over another, `sales`, where it may insert into one column;
+/// and by defaults.
+const SAYS: &[&str] = &[
+    "CREATE VIEW seen AS SELECT item FROM sales",
+    "GRANT INSERT ON seen TO PUBLIC",
+    "CREATE RULE takes AS ON INSERT TO {own} DO INSTEAD INSERT INTO sales (item) VALUES ('x')",
+    "GRANT INSERT ON {own} TO PUBLIC",
+    "ALTER TABLE {own} ALTER id SET DEFAULT leaf_segment_next('w')",
+    "ALTER TABLE {own} ALTER id SET DEFAULT leaf_segment_next('sales')",
+    "ALTER TABLE {own} ALTER id SET DEFAULT nextval('sales_id_seq')",
+    "CREATE TABLE {own} (id smallint)",
     "ALTER DOMAIN big SET DEFAULT leaf_segment_next('v')",
     "ALTER DOMAIN big SET DEFAULT leaf_opaque_next('o')",
     "ALTER DOMAIN big DROP DEFAULT",
@@ -44,13 +55,13 @@ const ROLES: [Role; 6] = [
         name: "stranger",
         grants: "",
         manages: false,
-        often: OF_A_DOMAIN,
+        often: SAYS,
     },
     Role {
         name: "grantee",
         grants: "SELECT leaf_tag_grant('v', 'grantee')",
         manages: false,
-        often: OF_A_DOMAIN,
+        often: SAYS,
     },
     Role {
         name: "member",
@@ -190,9 +201,23 @@ const STATEMENTS: &[&str] = &[
     "SELECT leaf_release('{own}', 'id')",
     "ALTER TABLE {own} ALTER id SET DEFAULT leaf_segment_next('v')",
     "INSERT INTO {own} (id) VALUES (9000000000000000000)",
-    "DROP TABLE {own}",
+    "DROP TABLE {own} CASCADE",
     "CREATE TABLE {own} (id bigint)",
     "CREATE TABLE {own} (id serial)",
+    "CREATE VIEW seen AS SELECT item FROM sales",
+    "GRANT INSERT ON seen TO PUBLIC",
+    "DROP VIEW seen",
+    "CREATE RULE takes AS ON INSERT TO {own} DO INSTEAD INSERT INTO sales (item) VALUES ('x')",
+    "CREATE PUBLICATION mine FOR TABLE {own}",
+    "CREATE PUBLICATION mine FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_high_mark",
+    "CREATE PUBLICATION mine FOR ALL TABLES",
+    "DROP PUBLICATION mine",
+    "EXPLAIN SELECT * FROM leaf_id.tags",
+    "EXPLAIN SELECT * FROM leaf_id.fleet",
+    "EXPLAIN SELECT * FROM leaf_id.leaf_alloc",
+    "LOCK TABLE leaf_id.tags IN ACCESS SHARE MODE",
+    "LOCK TABLE leaf_id.fleet IN ACCESS SHARE MODE",
+    "SELECT leaf_id_internal.leaf_require('')",
     "SELECT leaf_snowflake_next()",
     "SELECT leaf_id.leaf_snowflake_reset('2020-01-01')",
     "SELECT leaf_id.leaf_worker_retire(1)",
@@ -276,10 +301,29 @@ impl Seen {
 }
 
 /// Runs a statement, and notes the ids that it returns. Whether it fails is of no interest.
-fn act(session: &mut Session, statement: &str, seen: &mut Seen) -> Result<(), String> {
+fn act(
+    session: &mut Session,
+    statement: &str,
+    manages: bool,
+    seen: &mut Seen,
+) -> Result<(), String> {
     let Ok(messages) = session.simple_query(statement) else {
         return Ok(());
     };
+    if !manages {
+        let mut lines = messages.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let names = |line: &str| line.contains("leaf_alloc") || line.contains("leaf_worker");
+        if statement.starts_with("EXPLAIN") && lines.any(names) {
+            return Err("a plan tells what is in a table".into());
+        }
+        let keeps = ["LOCK TABLE", "SELECT leaf_id_internal.leaf_require"];
+        if keeps.iter().any(|start| statement.starts_with(start)) && session.value(TABLES_LOCKED) {
+            return Err("it locks a table that claims need".into());
+        }
+    }
     if statement.starts_with("SELECT leaf_opaque_encode") {
         return Err("it may encode".into());
     }
@@ -299,19 +343,26 @@ fn act(session: &mut Session, statement: &str, seen: &mut Seen) -> Result<(), St
     Ok(())
 }
 
+/// Whether the session holds the lock of a table of leaf_id.
+const TABLES_LOCKED: &str = "SELECT EXISTS (
+    SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation AND c.relkind = 'r'
+    WHERE l.pid = pg_backend_pid() AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND c.relnamespace = 'leaf_id'::regnamespace)";
+
 /// Runs a sequence within a frame. `admin` is in the way of what index functions do.
 fn attempt(
     session: &mut Session,
     admin: &mut Session,
     frame: Frame,
     statements: &[String],
+    manages: bool,
     seen: &mut Seen,
 ) -> Result<(), String> {
     let quoted = |text: &String| format!("'{}'", text.replace('\'', "''"));
     match frame {
         Frame::Plain => {
             for statement in statements {
-                act(session, statement, seen)?;
+                act(session, statement, manages, seen)?;
             }
         }
         Frame::Commit | Frame::Rollback | Frame::Savepoint => {
@@ -322,7 +373,7 @@ fn attempt(
                 if session.try_run("SAVEPOINT each").is_err() {
                     break;
                 }
-                act(session, statement, seen)?;
+                act(session, statement, manages, seen)?;
                 // What is rolled back at the end stays until then.
                 let stays =
                     matches!(frame, Frame::Rollback) && session.try_run("RELEASE each").is_ok();
@@ -409,6 +460,7 @@ fn observe(others: &mut Others, role: &Role, seen: &mut Seen) -> Result<(), Stri
     } = others;
     if !role.manages {
         let _ = admin.try_run("SELECT leaf_sync()");
+        observe_superuser(admin)?;
     }
     let id = alice.try_next("v").map_err(|failure| failure.to_string())?;
     seen.note(Counter::Tag, id)?;
@@ -451,6 +503,38 @@ fn observe(others: &mut Others, role: &Role, seen: &mut Seen) -> Result<(), Stri
         max_id => Err(format!(
             "ids up to {max_id} claimed with another's user mapping"
         )),
+    }
+}
+
+/// A superuser moves a column to a tag and back, and fits, drops and looks at tags: nothing that the role
+/// has said is in the way, or gives it anything.
+fn observe_superuser(admin: &mut Session) -> Result<(), String> {
+    let mut of = |sql: &str| {
+        admin
+            .try_column::<String>(sql)
+            .map_err(|failure| format!("a superuser's {sql}: {failure}"))
+    };
+    let granted =
+        "SELECT format('%s is granted to %s', biz_tag, granted_to) FROM leaf_id.leaf_alloc
+         WHERE biz_tag IN ('w', 'sales') AND granted_to <> ARRAY[current_user]";
+    let mut effects = Vec::new();
+    of("SELECT tag FROM leaf_adopt('sales', 'id', 'sales')")?;
+    of("SELECT action FROM leaf_sync('w')")?;
+    effects.extend(of(granted)?);
+    of("SELECT 'done' FROM leaf_release('sales', 'id')")?;
+    effects.extend(of(
+        "SELECT biz_tag || ' is kept' FROM leaf_id.leaf_alloc WHERE biz_tag = 'sales'",
+    )?);
+    of("SELECT 'done' FROM leaf_tag_reset('w', 40000)")?;
+    effects.extend(of(
+        "SELECT what FROM leaf_id.problems WHERE severity = 'critical' AND what LIKE 'tag \"w\"%'",
+    )?);
+    of("SELECT 'done' FROM leaf_tag_drop('w')")?;
+    of("SELECT 'done' FROM leaf_tag_create('w')")?;
+    if effects.is_empty() {
+        Ok(())
+    } else {
+        Err(effects.join("; "))
     }
 }
 
@@ -505,6 +589,8 @@ fn prepare(server: &Server, role: &Role) -> Others {
     admin.run(&format!(
         "CREATE DOMAIN {name}.big AS bigint; ALTER DOMAIN {name}.big OWNER TO {name};
          CREATE TABLE accounts (account {name}.big); INSERT INTO accounts VALUES (9223372036854775000);
+         CREATE TABLE sales (id serial, item text); GRANT SELECT (item), INSERT (item) ON sales TO {name};
+         SELECT leaf_tag_create('w');
          CREATE EXTENSION dblink;
          CREATE SERVER center FOREIGN DATA WRAPPER dblink_fdw
              OPTIONS (host '{}', port '{}', dbname 'center');
@@ -528,6 +614,7 @@ fn search(server: &Server, role: &Role, rounds: usize, random: &mut StdRng) {
     let name = role.name;
     let mut others = prepare(server, role);
     let mut seen = Seen::default();
+    let mut tried = 0;
     observe(&mut others, role, &mut seen).unwrap();
     for round in 0..rounds {
         let frame = *FRAMES.choose(random).unwrap();
@@ -543,6 +630,7 @@ fn search(server: &Server, role: &Role, rounds: usize, random: &mut StdRng) {
                 statement.replace("{own}", "mine").replace("{n}", &n)
             })
             .collect();
+        tried += statements.len();
         let mut session = server.connect_as(name, &format!("of_{name}"));
         session.run("SET lock_timeout = '1s'; SET leaf_id.refill_timeout = '1s'");
         let outcome = attempt(
@@ -550,6 +638,7 @@ fn search(server: &Server, role: &Role, rounds: usize, random: &mut StdRng) {
             &mut others.admin,
             frame,
             &statements,
+            role.manages,
             &mut seen,
         );
         drop(session);
@@ -566,7 +655,7 @@ fn search(server: &Server, role: &Role, rounds: usize, random: &mut StdRng) {
         });
         if let Err(effect) = outcome {
             panic!(
-                "{name}, round {round}, {frame:?}: {effect}\n{}",
+                "{name}, round {round}, after {tried} statements, {frame:?}: {effect}\n{}",
                 statements.join(";\n")
             );
         }
