@@ -292,7 +292,10 @@ fn server_state(area: &Area, format: Format) -> ServerState {
     let Format { epoch_ms, layout } = format;
     let state = generator.state();
     let leases = guc::worker_id() == WorkerId::Auto;
-    let open = matches!(state, State::Open { .. });
+    let worker_id = match state {
+        State::Open { worker_id } => Some(worker_id.into()),
+        _ => None,
+    };
     let last = generator.generator.last();
     let known = last.ms > 0;
     let lead_ms = (last.ms + epoch_ms - pg::now_ms()).max(0);
@@ -311,7 +314,8 @@ fn server_state(area: &Area, format: Format) -> ServerState {
     let at = |ms: i64| timestamp(ms + epoch_ms);
     let floor = generator.floor();
     let lead_reason = generator.lead_reason().filter(|_| lead_ms > 0);
-    let reserved_until = open.then(|| at(generator.generator.reserved_until()));
+    let reserved_until =
+        (known && worker_id.is_some()).then(|| at(generator.generator.reserved_until()));
     ServerState {
         slots: counts.slots.into(),
         slots_used: counts.used.into(),
@@ -320,8 +324,8 @@ fn server_state(area: &Area, format: Format) -> ServerState {
         missing_workers: missing_workers(area),
         snowflake_state: state.text(),
         snowflake_hint: snowflake::hint(area),
-        worker_id: open.then_some(last.worker_id.into()),
-        worker_id_source: open.then_some(source),
+        worker_id,
+        worker_id_source: worker_id.map(|_| source),
         last_timestamp: known.then(|| at(last.ms)).flatten(),
         reserved_until: reserved_until.flatten(),
         floor: floor.and_then(|floor| timestamp(floor.ms)),

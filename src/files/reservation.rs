@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::reservation::Stored;
+use leaf_id_core::reservation::{Stored, Used};
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Origin, Place};
@@ -22,37 +22,6 @@ struct Document {
     origin: Origin,
 }
 
-/// A worker id used by this server before. Kept forever, one entry per worker id.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct Used {
-    /// The worker id.
-    pub worker_id: u16,
-    /// Latest timestamp that its ids may have, in Unix milliseconds.
-    pub until_ms: i64,
-    /// `leaf_snowflake_reset` has gone back behind `until_ms`: this worker id must wait for that
-    /// time. For others the common floor suffices.
-    pub retired: bool,
-}
-
-impl Used {
-    /// Adds a worker id to the list, or raises its time, which also clears `retired`: having issued
-    /// later ids, it has waited.
-    pub fn add(list: &mut Vec<Self>, worker_id: u16, until_ms: i64) {
-        match list.iter_mut().find(|used| used.worker_id == worker_id) {
-            Some(used) if used.until_ms >= until_ms => {}
-            Some(used) => {
-                used.until_ms = until_ms;
-                used.retired = false;
-            }
-            None => list.push(Self {
-                worker_id,
-                until_ms,
-                retired: false,
-            }),
-        }
-    }
-}
-
 /// A reservation as written. Times in Unix milliseconds.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Reservation {
@@ -68,8 +37,15 @@ pub struct Reservation {
     pub layout: Layout,
     /// Clean shutdown: `reserved_until_ms` is the exact last timestamp.
     pub clean: bool,
+    /// Ids may have been issued. A file without it was written when they were.
+    #[serde(default = "issued")]
+    pub issued: bool,
     /// Worker ids used before.
     pub used: Vec<Used>,
+}
+
+fn issued() -> bool {
+    true
 }
 
 /// The reservation left by the last run.
@@ -112,6 +88,7 @@ pub fn read() -> io::Result<Option<FoundReservation>> {
             reserved_until_ms: reservation.reserved_until_ms,
             epoch_ms: reservation.epoch_ms,
             layout: reservation.layout,
+            issued: reservation.issued,
             system_identifier: origin.system_identifier,
             timeline: origin.timeline,
             original: origin.is_original(&FILE)?,

@@ -95,8 +95,9 @@ impl Keeper {
                 Then::Reserve {
                     worker_id,
                     until_ms,
+                    issued,
                 } => {
-                    let result = reserve(snowflake, &writer, worker_id, until_ms);
+                    let result = reserve(snowflake, &writer, worker_id, until_ms, issued);
                     let healed = result.map(|damage| damage.map(|damage| damage.to_string()));
                     Input::Written(healed.map_err(|error| error.to_string()))
                 }
@@ -273,6 +274,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         epoch_ms,
         layout: snowflake.generator.layout(),
         clean: true,
+        issued: true,
         used: used_before(last.worker_id, i64::MIN)?.0,
     })?;
     if snowflake.is_leased() {

@@ -4,11 +4,11 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::reservation::{Terms, late_renewal};
+use leaf_id_core::reservation::{Terms, Used, late_renewal};
 
 use crate::error::{Failure, SnowflakeError};
 use crate::files::protocol;
-use crate::files::reservation::{self as file, Reservation, Used};
+use crate::files::reservation::{self as file, Reservation};
 use crate::guc;
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{Snowflake, Writer};
@@ -44,13 +44,14 @@ pub fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Opti
     Ok((used, None))
 }
 
-/// Writes a reservation, then allows its use (I7). Returns the damage if a corrupt file was
-/// repaired.
+/// Writes a reservation, then allows its use (I7); unless `issued`, nothing is reserved, and the file
+/// says that no id was issued. Returns the damage if a corrupt file was repaired.
 pub fn reserve(
     snowflake: &Snowflake,
     _writer: &Writer<'_>,
     worker_id: u16,
     until_ms: i64,
+    issued: bool,
 ) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let (used, damage) = used_before(worker_id, until_ms)?;
@@ -60,10 +61,13 @@ pub fn reserve(
         reserved_until_ms: until_ms,
         epoch_ms,
         layout: snowflake.generator.layout(),
-        clean: false,
+        clean: !issued,
+        issued,
         used,
     })?;
-    snowflake.generator.reserve(until_ms - epoch_ms);
+    if issued {
+        snowflake.generator.reserve(until_ms - epoch_ms);
+    }
     Ok(damage)
 }
 
@@ -97,7 +101,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
         return Ok(false);
     };
     pg::while_waiting(WaitEvent::Snowflake, || {
-        reserve(snowflake, &writer, worker_id, until_ms)
+        reserve(snowflake, &writer, worker_id, until_ms, true)
     })
     .map_err(file_problem)?;
     snowflake.wake();

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::reservation::Terms;
+use leaf_id_core::reservation::{Reader, Stored, Terms, Used, retire};
 use leaf_id_core::state::{Refusal, State};
 
 use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
 use crate::error::{self, Failure, ResetError, SnowflakeError};
 use crate::files::protocol;
-use crate::files::reservation::{self as file, FoundReservation, Reservation, Used};
+use crate::files::reservation::{self as file, FoundReservation, Reservation};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::Snowflake;
@@ -38,7 +38,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         return Err(Failure::Reset(ResetError::OutOfRange));
     }
     let deadline = Deadline::new();
-    let (worker_id, retired) = loop {
+    let done = loop {
         match try_reset(snowflake, until_ms) {
             Ok(Some(done)) => break done,
             Ok(None) => {}
@@ -64,20 +64,29 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
     };
     area.launcher().wake();
-    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
+    let (user, until) = (pg::user_name(), pg::format_ms(done.until_ms));
+    let worker_id = done.worker_id;
     pgrx::log!(
         "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"
     );
-    for used in retired {
+    for used in done.retired {
         error::tell_retired(used.worker_id, &pg::format_ms(used.until_ms));
     }
     Ok(())
 }
 
+/// What a reset has done.
+struct Done {
+    worker_id: u16,
+    /// Ids have later timestamps, in Unix milliseconds.
+    until_ms: i64,
+    retired: Vec<Used>,
+}
+
 /// One attempt. Worker ids that may have issued timestamps later than `until_ms` (Unix
-/// milliseconds) are retired until then; the configured one must not be among them. Returns the
-/// configured one, and those; `None` if another process is the writer.
-fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Used>)>, Failure> {
+/// milliseconds) are retired until then; the configured one must not be among them. `None` if
+/// another process is the writer.
+fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<Done>, Failure> {
     let worker_id = match snowflake.configured_worker_id() {
         WorkerId::Fixed(worker_id) => worker_id,
         WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
@@ -95,16 +104,32 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
         reservation_ms: reservation_ms(),
         max_lead_ms: max_lead_ms(),
     };
-    // The file's contents are lost, and ids may have led the clock.
-    let until_ms = if damaged {
+    let reader = Reader {
+        system_identifier: pg::system_identifier(),
+        timeline: pg::timeline(),
+        leased: false,
+    };
+    // A file that says that no id was issued binds nothing.
+    let binds = |found: &&FoundReservation| !found.stored.is_unissued(reader);
+    let stored = found.as_ref().filter(binds).map(|found| found.stored);
+    let was_opened = snowflake.generator.last().ms > 0;
+    let is_own = was_opened || stored.is_some_and(|stored| stored.is_own(reader));
+    // The file's contents are lost, or do not bound the ids of another server, which may have had
+    // this worker id and led the clock.
+    let until_ms = if damaged || !is_own {
         until_ms.max(terms.above_others_ms(pg::now_ms()))
     } else {
         until_ms
     };
-    if let Some(found) = &found {
-        check_order(snowflake, found, until_ms)?;
+    if let Some(stored) = stored {
+        check_order(snowflake, stored, until_ms)?;
     }
-    let used = retire(used_so_far(snowflake, found), worker_id, until_ms)?;
+    let used = retire(used_so_far(snowflake, found), worker_id, until_ms).map_err(|used_ms| {
+        Failure::Reset(ResetError::WorkerIdUsed {
+            worker_id,
+            until: pg::format_ms(used_ms),
+        })
+    })?;
     let retired = used.iter().filter(|used| used.retired).cloned().collect();
     let generator = &snowflake.generator;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -118,6 +143,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
             epoch_ms,
             layout: generator.layout(),
             clean: true,
+            issued: true,
             used,
         })
     });
@@ -126,17 +152,16 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<(u16, Vec<Us
     generator.rewind(worker_id, until_ms - epoch_ms);
     generator.set_lead(terms.lead(0));
     snowflake.resets.fetch_add(1, Ordering::AcqRel);
-    Ok(Some((worker_id, retired)))
+    Ok(Some(Done {
+        worker_id,
+        until_ms,
+        retired,
+    }))
 }
 
 /// Checks that ids later than `until_ms` are above all ids of the reservation, whose epoch and
 /// layout may be others.
-fn check_order(
-    snowflake: &Snowflake,
-    found: &FoundReservation,
-    until_ms: i64,
-) -> Result<(), Failure> {
-    let stored = &found.stored;
+fn check_order(snowflake: &Snowflake, stored: Stored, until_ms: i64) -> Result<(), Failure> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let layout = snowflake.layout();
     let refusal = if stored.epoch_ms < epoch_ms {
@@ -166,21 +191,4 @@ fn used_so_far(snowflake: &Snowflake, found: Option<FoundReservation>) -> Vec<Us
         Used::add(&mut used, last.worker_id, until_ms);
     }
     used
-}
-
-/// Retires the worker ids whose ids may have timestamps later than `until_ms`.
-///
-/// # Errors
-/// `worker_id` is one of them.
-fn retire(mut used: Vec<Used>, worker_id: u16, until_ms: i64) -> Result<Vec<Used>, Failure> {
-    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
-        if used.worker_id == worker_id {
-            return Err(Failure::Reset(ResetError::WorkerIdUsed {
-                worker_id,
-                until: pg::format_ms(used.until_ms),
-            }));
-        }
-        used.retired = true;
-    }
-    Ok(used)
 }

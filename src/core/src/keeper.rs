@@ -28,6 +28,7 @@
 //! | Open | Look: a session whose reset failed has closed it | Starting | forget the floor; go on |
 //! | any | Look: leasing was turned on or off, and nothing issued yet | the same | forget the floor; go on |
 //! | any | Look: promoted, and nothing issued yet | the same | forget the floor; go on |
+//! | any | Look: the clock is lower than at the floor, and nothing issued yet | the same | forget the floor; go on |
 //! | Open | Look: ids have started or stopped leading the clock | the same | report it; go on |
 //! | any | Look: a standby, worker id not leased, or from a registry on itself | Standby | stop leasing, close, wait |
 //! | any | Look: no floor, and the word has a last id | the same | show that floor; go on |
@@ -43,13 +44,17 @@
 //! | any | Lease: grant continued | the same | set the recorded time; go on |
 //! | any | Lease: the clock or the last id has come to the recorded time | the same | show that, ask the registry soon, wait |
 //! | not Open with `w` | File: nothing above the floor is recorded | the same | show that, ask the registry soon, wait |
+//! | Open with `w` | Look, Lease: reserved too far, by a clock that was ahead | Starting | close, read |
 //! | Open with `w` | Look, Lease | the same | reserve, or wake and wait, or wait: [`Renewal::decide`] |
 //! | not Open with `w` | Look, Lease | the same | read |
+//! | not Open with `w` | File: no call has asked yet, and no id was issued here | Ready with `w` | write that, unless it is there; wait |
+//! | not Open with `w` | File: no call has asked yet, and the floor is by the clock | Ready with `w` | wait |
 //! | not Open with `w` | File: the floor is within the max lead | the same | reserve: [`Opening::decide`] |
 //! | not Open with `w` | File: the floor is beyond it | WaitingOut, Refused | close, wait: [`Opening::decide`] |
 //! | Open with another | File: the floor above others is beyond it | the same | wait |
 //! | not Open with `w` | File: unreadable | Refused: FileProblem, or Open | log, wait |
 //! | not Open with `w` | Written | Open with `w` | open, wait |
+//! | not Open with `w` | Written: that no id was issued | Ready with `w` | wait |
 //! | not Open with `w` | Written: failed | Refused: FileProblem, or Open | log, wait |
 //! | Open with `w` | Written | the same | wake, wait |
 //! | Open with `w` | Written: failed | the same | log, wait |
@@ -57,11 +62,15 @@
 //! If the file cannot be read or written, an open generator stays open until its reservation is
 //! used up; sessions see the problem in the view. It also stays open while its worker id is being
 //! changed.
+//!
+//! Ready is shown as open: nothing is missing but a call. Until then nothing is reserved: the epoch and
+//! the layout may still be chosen, and a floor that was found while the clock was ahead becomes lower.
 
 use crate::layout::Layout;
 use crate::lease::Effect;
 use crate::reservation::{
-    self, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Terms, reserve_until,
+    self, AboveOthers, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Terms,
+    reserve_until,
 };
 use crate::sometimes;
 use crate::state::{Refusal, State};
@@ -71,7 +80,7 @@ mod phase;
 mod turn;
 
 use lead::Leading;
-use phase::{Lease, LeasedAs, Phase, Turn, Usable, Writing};
+use phase::{Lease, LeasedAs, Makes, Phase, Turn, Usable, Writing};
 
 pub use turn::{
     Action, Configured, FOR_EVER, File, Found, Input, Look, Message, Registry, Seen, Step, Then,
@@ -82,16 +91,26 @@ pub use turn::{
 const RETRY_MS: i64 = 1000;
 /// Poll interval for the end of recovery on a standby, in milliseconds.
 const STANDBY_MS: i64 = 1000;
+/// Max interval between looks at an open generator: the clock may have been corrected, in milliseconds.
+const LOOK_MS: i64 = 10_000;
 
 /// The state machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Keeper {
     epoch_ms: i64,
     layout: Layout,
     state: State,
+    /// The worker id that the generator is opened with once a call asks for the first id.
+    ready: Option<u16>,
+    /// A call asks for it.
+    asked: bool,
     phase: Phase,
     /// `None` until determined.
     floor: Option<Floor>,
+    /// The clock when it was.
+    found_at_ms: i64,
+    /// The floor of a run that does not know its predecessor; `None` until the first look.
+    above_others: Option<AboveOthers>,
     /// Time of the last renewal of the reservation.
     renewed_at_ms: i64,
     /// Last file problem, logged once.
@@ -113,7 +132,7 @@ pub struct Keeper {
     /// No id was issued here before: the worker id that was set at the start has no predecessor.
     is_first: bool,
     /// A worker id that another server may have used before, and the floor above its ids.
-    others: Option<(u16, i64)>,
+    others: Option<(u16, AboveOthers)>,
     leading: Leading,
     actions: Vec<Action>,
 }
@@ -133,8 +152,12 @@ impl Keeper {
             epoch_ms,
             layout,
             state: State::Starting,
+            ready: None,
+            asked: false,
             phase: Phase::Idle,
             floor: None,
+            found_at_ms: 0,
+            above_others: None,
             renewed_at_ms: 0,
             problem: None,
             resets,
@@ -173,6 +196,7 @@ impl Keeper {
             State::Open { .. } | State::Starting if self.is_used_up => {
                 State::Refused(Refusal::TimeUsedUp)
             }
+            State::Starting if let Some(worker_id) = self.ready => State::Open { worker_id },
             State::Open { .. } if self.problem.is_some() => State::Refused(Refusal::FileProblem),
             state => state,
         }
@@ -192,7 +216,7 @@ impl Keeper {
                 self.follow_lease(seen, turn, effect)
             }
             (Phase::Opening(turn, usable), Input::File(file)) => {
-                self.open(seen, turn, usable, file.found)
+                self.open(seen, turn, usable, file)
             }
             (Phase::Writing(turn, writing), Input::Written(result)) => {
                 self.written(turn, writing, result)
@@ -263,11 +287,14 @@ impl Keeper {
             self.state = State::Starting;
         }
         self.heed(look.configured);
+        self.ready = None;
+        // Calls repeat that, unless they see a file problem.
+        self.asked = look.wanted || (self.asked && self.problem.is_some());
         let issued = seen.last_ms > self.epoch_ms;
         let leased = matches!(look.configured, Configured::Leased(_));
         if core::mem::replace(&mut self.leased, leased) != leased && !issued {
             // The timeline matters only if the worker id is not leased.
-            self.floor = None;
+            self.forget_floor();
         }
         if matches!(self.state, State::Open { .. }) {
             turn.lead_again_ms = self.leading.follow(seen, look.led, &mut self.actions);
@@ -277,7 +304,7 @@ impl Keeper {
             // Promoted: reread the file on the new timeline. Once an id has been issued, the word
             // is authoritative.
             if !issued {
-                self.floor = None;
+                self.forget_floor();
             }
         }
         // Its worker id is probably the primary's: copied with the configuration, or leased while
@@ -286,6 +313,11 @@ impl Keeper {
             self.stop_leasing();
             self.close_once(State::Standby);
             return Then::Wait(Some(STANDBY_MS));
+        }
+        let is_lower = seen.now_ms < self.found_at_ms && self.leased_as != LeasedAs::Another;
+        if is_lower && !issued {
+            // The clock was ahead when the floor was found: a start now would find a lower one.
+            self.floor = None;
         }
         match self.floor {
             Some(floor) => self.configure(seen, turn, floor),
@@ -300,6 +332,12 @@ impl Keeper {
                 Then::Read
             }
         }
+    }
+
+    /// Forgets what the floor was found by.
+    fn forget_floor(&mut self) {
+        self.floor = None;
+        self.above_others = None;
     }
 
     /// Updates the max lead, if it has changed.
@@ -329,7 +367,7 @@ impl Keeper {
         turn: &Turn,
         file: File,
     ) -> Result<Floor, (Refusal, Option<i64>)> {
-        let leased = matches!(turn.look.configured, Configured::Leased(_));
+        let reader = file.reader(turn);
         let mut worker_id = None;
         let stored = match file.found {
             Found::Contents {
@@ -342,25 +380,27 @@ impl Keeper {
             }
             Found::Nothing => None,
             // The registry knows which ids may have been issued.
-            Found::Damaged(_) if leased => None,
+            Found::Damaged(_) if reader.leased => None,
             Found::Damaged(text) | Found::Unreadable(text) => {
                 self.log_problem(text);
                 return Err((Refusal::FileProblem, Some(RETRY_MS)));
             }
         };
+        let above_others =
+            AboveOthers::read(seen.now_ms, turn.terms()).or_earlier(self.above_others);
+        self.above_others = Some(above_others);
         let start = Start {
             now_ms: seen.now_ms,
             epoch_ms: self.epoch_ms,
             layout: self.layout,
-            terms: turn.terms(),
-            system_identifier: file.system_identifier,
-            timeline: file.timeline,
-            leased,
+            above_others_ms: above_others.ms,
+            reader,
             // A copy or a promoted standby is on another timeline, or has the file.
             never_issued: file.pristine && file.timeline == 1,
         };
         // Retry: as time passes, ids come to exceed those of the previous epoch or layout.
         let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
+        self.found_at_ms = seen.now_ms;
         self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
         self.is_first = floor.reason == Reason::NewCluster;
         if let Configured::Fixed(configured) = turn.look.configured
@@ -368,7 +408,7 @@ impl Keeper {
             && !self.is_first
         {
             // The floor of this run is above others' ids, too. That of a new cluster is only its clock.
-            self.others = Some((configured, floor.ms));
+            self.others = Some((configured, above_others));
         }
         Ok(floor)
     }
@@ -494,6 +534,16 @@ impl Keeper {
         }
         self.others = None;
         let terms = turn.terms();
+        let (now_ms, last_ms) = (seen.now_ms, seen.last_ms);
+        let too_far = reservation::is_too_far(now_ms, last_ms, seen.reserved_until_ms, terms);
+        // On a full disk, what is reserved is all there is.
+        if too_far && self.problem.is_none() {
+            sometimes!("generator: a lower reservation, after the clock was ahead");
+            // Gives the reservation back before a lower one is written (I7).
+            self.close(State::Starting);
+            self.phase = Phase::Opening(turn, usable);
+            return Then::Read;
+        }
         self.set_lead(seen, &turn, terms);
         let renewal = Renewal {
             now_ms: seen.now_ms,
@@ -505,10 +555,14 @@ impl Keeper {
             terms,
         };
         match renewal.decide() {
-            Renew::Later(ms) => self.wait(&turn, ms),
+            Renew::Later(ms) => self.wait(&turn, Some(ms.unwrap_or(LOOK_MS).min(LOOK_MS))),
             Renew::Until(until_ms) => self.reserve(seen, turn, &usable, until_ms, None),
             // Ids may lead the clock.
             Renew::Enough if seen.last_ms >= usable.recorded_until_ms() => self.hurry(&turn),
+            // Until a write succeeds again, it is not known whether the disk has room.
+            Renew::Enough if self.problem.is_some() => {
+                self.reserve(seen, turn, &usable, seen.reserved_until_ms, None)
+            }
             Renew::Enough => self.renewed(&turn, terms),
         }
     }
@@ -519,8 +573,17 @@ impl Keeper {
     }
 
     /// Opens the generator, or changes the worker id of an open one.
-    fn open(&mut self, seen: &Seen, turn: Turn, usable: Usable, found: Found) -> Then {
-        let retired = match found {
+    fn open(&mut self, seen: &Seen, turn: Turn, usable: Usable, file: File) -> Then {
+        let is_noted = matches!(
+            &file.found,
+            Found::Contents { worker_id, .. } if worker_id.is_none_or(|of| of == usable.worker_id)
+        );
+        let was_opened = seen.last_ms > self.epoch_ms;
+        let is_unissued = file.is_unissued(&turn);
+        // Its floor may become lower, if the clock was ahead.
+        let is_by_clock = usable.floor.is_some_and(|own| !own.knows_worker_id())
+            || file.is_of_other_ids(self.epoch_ms, self.layout);
+        let retired = match file.found {
             Found::Contents { retired, .. } => retired,
             Found::Nothing | Found::Damaged(_) => Vec::new(),
             Found::Unreadable(text) => return self.file_problem(&turn, text),
@@ -530,18 +593,30 @@ impl Keeper {
             .filter(|(worker_id, _)| *worker_id == usable.worker_id);
         let terms = turn.terms();
         self.others = self.find_others(seen, &usable, terms);
+        let is_by_clock = is_by_clock || self.others.is_some();
         let opening = Opening {
             now_ms: seen.now_ms,
             last_ms: seen.last_ms,
             floor: usable.floor,
             granted_floor_ms: usable.grant.map(|grant| grant.floor_ms),
-            others_floor_ms: self.others.map(|(_, floor_ms)| floor_ms),
+            others_floor_ms: self.others.map(|(_, above)| above.ms),
             retired_until_ms: left_behind.map(|(_, until_ms)| until_ms).max(),
             terms,
         };
         let (state, until_ms) = match opening.decide() {
             Decision::Open { floor, .. } if floor.ms >= usable.recorded_until_ms() => {
                 return self.hurry(&turn);
+            }
+            Decision::Open { floor, .. }
+                if (is_unissued || is_by_clock) && !was_opened && !self.asked =>
+            {
+                self.state = State::Starting;
+                if is_unissued && !is_noted {
+                    return self.note_unissued(seen, turn, usable.worker_id, floor);
+                }
+                self.mended();
+                self.ready = Some(usable.worker_id);
+                return self.wait(&turn, None);
             }
             // Reserved for this worker id before its first id (I7).
             Decision::Open { floor, until_ms } => {
@@ -567,15 +642,37 @@ impl Keeper {
 
     /// The floor above the ids of another server with this worker id, from the turn that first
     /// looked for it since it was configured; `None` if there was none, or its ids are known.
-    fn find_others(&self, seen: &Seen, usable: &Usable, terms: Terms) -> Option<(u16, i64)> {
+    fn find_others(
+        &self,
+        seen: &Seen,
+        usable: &Usable,
+        terms: Terms,
+    ) -> Option<(u16, AboveOthers)> {
         let worker_id = usable.worker_id;
         let is_known = self.kept_worker_id == Some(worker_id)
             && (self.is_first || self.previous_worker_id == Some(worker_id));
         if usable.grant.is_some() || is_known {
             return None;
         }
-        let now = || (worker_id, terms.above_others_ms(seen.now_ms));
-        Some(self.others.unwrap_or_else(now))
+        let earlier = self.others.map(|(_, above)| above);
+        let above = AboveOthers::read(seen.now_ms, terms).or_earlier(earlier);
+        Some((worker_id, above))
+    }
+
+    /// Writes that no id was issued here before.
+    fn note_unissued(&mut self, seen: &Seen, turn: Turn, worker_id: u16, floor: Floor) -> Then {
+        let writing = Writing {
+            worker_id,
+            since_ms: seen.now_ms,
+            makes: Makes::Ready,
+            terms: turn.terms(),
+        };
+        self.phase = Phase::Writing(turn, writing);
+        Then::Reserve {
+            worker_id,
+            until_ms: floor.ms.max(self.epoch_ms),
+            issued: false,
+        }
     }
 
     fn reserve(
@@ -591,13 +688,14 @@ impl Keeper {
         let writing = Writing {
             worker_id,
             since_ms: seen.now_ms,
-            above,
+            makes: above.map_or(Makes::Renewed, Makes::Open),
             terms: turn.terms(),
         };
         self.phase = Phase::Writing(turn, writing);
         Then::Reserve {
             worker_id,
             until_ms: reserve_until(wanted_ms, seen.reserved_until_ms, recorded_ms),
+            issued: true,
         }
     }
 
@@ -612,14 +710,17 @@ impl Keeper {
             Ok(Some(damage)) => self.act(Action::Log(Message::FileHealed(damage))),
             Err(text) => return self.file_problem(&turn, text),
         }
-        if self.problem.take().is_some() {
-            self.act(Action::Log(Message::FileMended));
-        }
+        self.mended();
         self.renewed_at_ms = writing.since_ms;
-        let Some(above) = writing.above else {
-            return self.renewed(&turn, writing.terms);
-        };
         let worker_id = writing.worker_id;
+        let above = match writing.makes {
+            Makes::Renewed => return self.renewed(&turn, writing.terms),
+            Makes::Ready => {
+                self.ready = Some(worker_id);
+                return self.wait(&turn, None);
+            }
+            Makes::Open(above) => above,
+        };
         self.state = State::Open { worker_id };
         // A leased worker id may pass to another server.
         self.previous_worker_id = Some(worker_id).filter(|_| !self.leased);
@@ -650,6 +751,12 @@ impl Keeper {
             self.state = State::Refused(Refusal::FileProblem);
         }
         self.wait(turn, Some(RETRY_MS))
+    }
+
+    fn mended(&mut self) {
+        if self.problem.take().is_some() {
+            self.act(Action::Log(Message::FileMended));
+        }
     }
 
     fn log_problem(&mut self, text: String) {

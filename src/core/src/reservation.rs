@@ -20,15 +20,18 @@
 //!   above the predecessor's reservation. That leads the clock by no more than M, unless the clock
 //!   was set back: see [`Terms::target`].
 //! * The first run of a cluster that has never issued an id ([`Start::never_issued`]) has no
-//!   predecessor: it starts at its clock.
+//!   predecessor: it starts at its clock. Until the first id, so does each later one.
 //! * Any other run, and the first one with a worker id that is not leased, may follow a server that
 //!   led its clock by M and whose clock was ahead by R: it starts M + R above its clock at that
 //!   time. Like any other floor, this may lead the clock by M, so it opens after R: the next run
-//!   that does not know its predecessor is above it, however soon it starts.
+//!   that does not know its predecessor is above it, however soon it starts. Until it opens, a
+//!   lower reading of the clock counts, as it would after a restart ([`AboveOthers`]).
 //!
 //! Counterexample for a floor of one reservation above the clock: after a crash, the old primary of
 //! a pair issues at 4.0 s while its clock shows 1 s. The promoted server's floor is 2 s, and 3.0 is
 //! issued twice.
+
+use serde::{Deserialize, Serialize};
 
 use crate::layout::{Layout, Parts};
 use crate::numbered::numbered;
@@ -92,6 +95,43 @@ impl Terms {
     }
 }
 
+/// The floor above the ids of others ([`Terms::above_others_ms`]), by the lowest reading of the clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AboveOthers {
+    read_ms: i64,
+    /// Ids must have later timestamps.
+    pub(crate) ms: i64,
+}
+
+impl AboveOthers {
+    /// By this reading.
+    pub(crate) fn read(now_ms: i64, terms: Terms) -> Self {
+        Self {
+            read_ms: now_ms,
+            ms: terms.above_others_ms(now_ms),
+        }
+    }
+
+    /// By the lower one of this reading and an earlier one. Time that passes raises no floor.
+    pub(crate) fn or_earlier(self, earlier: Option<Self>) -> Self {
+        earlier
+            .filter(|earlier| earlier.read_ms <= self.read_ms)
+            .unwrap_or(self)
+    }
+}
+
+/// The server that reads a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reader {
+    /// System identifier from pg_control.
+    pub system_identifier: u64,
+    /// Timeline that WAL is written on; 0 on a standby.
+    pub timeline: u32,
+    /// The worker id is leased in this server's own name: no other server of the cluster has had
+    /// it, on whatever timeline.
+    pub leased: bool,
+}
+
 /// This server and its configuration at startup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
@@ -101,15 +141,10 @@ pub struct Start {
     pub epoch_ms: i64,
     /// Layout of this server's ids.
     pub layout: Layout,
-    /// Limits.
-    pub terms: Terms,
-    /// System identifier from pg_control.
-    pub system_identifier: u64,
-    /// Timeline that WAL is written on; 0 on a standby.
-    pub timeline: u32,
-    /// The worker id is leased in this server's own name: no other server of the cluster has had
-    /// it, on whatever timeline.
-    pub leased: bool,
+    /// [`Terms::above_others_ms`] by the lowest reading of the clock so far.
+    pub above_others_ms: i64,
+    /// Who reads the file.
+    pub reader: Reader,
     /// No server of this cluster, nor one that it was copied from, can have issued an id.
     pub never_issued: bool,
 }
@@ -123,6 +158,8 @@ pub struct Stored {
     pub epoch_ms: i64,
     /// Layout of its ids.
     pub layout: Layout,
+    /// Ids may have been issued. Until then epoch and layout bind nothing.
+    pub issued: bool,
     /// System identifier of the cluster that wrote the file.
     pub system_identifier: u64,
     /// Timeline it was written on; 0 on a standby.
@@ -136,6 +173,33 @@ pub struct Stored {
 }
 
 impl Stored {
+    /// Origin of the floor that this file gives.
+    fn reason(&self, reader: Reader) -> Reason {
+        if self.system_identifier != reader.system_identifier {
+            Reason::OtherCluster
+        } else if self.timeline != reader.timeline && !reader.leased {
+            Reason::NewTimeline
+        } else if !self.original {
+            Reason::CopiedFile
+        } else if self.clean {
+            Reason::CleanStop
+        } else {
+            Reason::Crash
+        }
+    }
+
+    /// True if it is this server's own file, which bounds all ids that it has issued.
+    #[must_use]
+    pub fn is_own(&self, reader: Reader) -> bool {
+        matches!(self.reason(reader), Reason::CleanStop | Reason::Crash)
+    }
+
+    /// True if no id was issued here. A copy does not tell what the original has issued since.
+    #[must_use]
+    pub fn is_unissued(&self, reader: Reader) -> bool {
+        !self.issued && self.is_own(reader)
+    }
+
     /// True if all ids from `ms` on are larger than any id this server may have issued. The last
     /// run may have had another epoch, or another layout, so that worker ids do not keep the ids
     /// apart.
@@ -243,7 +307,7 @@ numbered! {
 /// # Errors
 /// The epoch or the layout was changed, and ids would be smaller than some already issued.
 pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
-    let above_others_ms = start.terms.above_others_ms(start.now_ms);
+    let above_others_ms = start.above_others_ms;
     let Some(stored) = stored else {
         return Ok(if start.never_issued {
             Floor {
@@ -258,33 +322,28 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
         });
     };
     let reserved_until_ms = stored.reserved_until_ms;
-    let reason = if stored.system_identifier != start.system_identifier {
-        Reason::OtherCluster
-    } else if stored.timeline != start.timeline && !start.leased {
-        Reason::NewTimeline
-    } else if !stored.original {
-        Reason::CopiedFile
-    } else if stored.clean {
-        Reason::CleanStop
-    } else {
-        Reason::Crash
-    };
-    let known = matches!(reason, Reason::CleanStop | Reason::Crash);
+    let reason = stored.reason(start.reader);
+    let known = stored.is_own(start.reader);
     sometimes!("generator: another server may have issued ids", !known);
+    if stored.is_unissued(start.reader) {
+        // Neither epoch nor layout binds, nor a clock that was ahead.
+        let ms = reserved_until_ms.min(above_others_ms);
+        return Ok(Floor { ms, reason });
+    }
     let ms = if known {
         reserved_until_ms
     } else {
         above_others_ms.max(reserved_until_ms)
     };
+    // A copy does not bound the predecessor's ids; the floor does.
+    let bound = Stored {
+        reserved_until_ms: ms,
+        ..stored
+    };
     let changed = (stored.epoch_ms, stored.layout) != (start.epoch_ms, start.layout);
     let first_ms = start.now_ms.max(ms.saturating_add(1));
     // The clock may be set back before the first id is issued.
     let ms = if changed { first_ms - 1 } else { ms };
-    // The file does not bound the predecessor's ids; the floor does.
-    let bound = Stored {
-        reserved_until_ms: if known { reserved_until_ms } else { ms },
-        ..stored
-    };
     if changed && !bound.is_below(start.epoch_ms, start.layout, first_ms) {
         return Err(if stored.layout == start.layout {
             Refusal::EpochMovedLater {
@@ -312,7 +371,7 @@ pub struct Opening {
     /// The registry's floor for a leased worker id.
     pub granted_floor_ms: Option<i64>,
     /// Floor above the ids of another server with the same worker id, if that is not leased and was
-    /// not in force before: [`Terms::above_others_ms`] when it was configured.
+    /// not in force before: [`Terms::above_others_ms`] since it was configured.
     pub others_floor_ms: Option<i64>,
     /// The worker id was retired by a reset; its ids may have timestamps up to this one.
     pub retired_until_ms: Option<i64>,
@@ -399,6 +458,14 @@ pub fn reserve_until(wanted_ms: i64, reserved_until_ms: i64, recorded_until_ms: 
     wanted_ms.max(reserved_until_ms).min(recorded_until_ms)
 }
 
+/// True if a reservation that was written while the clock was ahead is to be replaced by a lower one:
+/// the ids are not that far, and a crash would leave the next run waiting for it.
+#[must_use]
+pub(crate) fn is_too_far(now_ms: i64, last_ms: i64, reserved_until_ms: i64, terms: Terms) -> bool {
+    let led_ms = now_ms + terms.max_lead_ms;
+    last_ms <= led_ms && reserved_until_ms > led_ms + terms.reservation_ms
+}
+
 /// Input of the launcher's decision to renew the reservation of an open generator: at half while
 /// ids are issued, or if a session found it used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -467,4 +534,49 @@ pub fn late_renewal(
 ) -> Option<i64> {
     let until_ms = terms.target(now_ms, last_ms).min(recorded_until_ms);
     (until_ms > reserved_until_ms).then_some(until_ms)
+}
+
+/// A worker id used by this server before. Kept forever, one entry per worker id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Used {
+    /// The worker id.
+    pub worker_id: u16,
+    /// Latest timestamp that its ids may have, in Unix milliseconds.
+    pub until_ms: i64,
+    /// `leaf_snowflake_reset` has gone back behind `until_ms`: this worker id must wait for that
+    /// time. For others the common floor suffices.
+    pub retired: bool,
+}
+
+impl Used {
+    /// Adds a worker id to the list, or raises its time, which also clears `retired`: having issued
+    /// later ids, it has waited.
+    pub fn add(list: &mut Vec<Self>, worker_id: u16, until_ms: i64) {
+        match list.iter_mut().find(|used| used.worker_id == worker_id) {
+            Some(used) if used.until_ms >= until_ms => {}
+            Some(used) => {
+                used.until_ms = until_ms;
+                used.retired = false;
+            }
+            None => list.push(Self {
+                worker_id,
+                until_ms,
+                retired: false,
+            }),
+        }
+    }
+}
+
+/// Retires the worker ids whose ids may have timestamps later than `until_ms`, for a reset to it.
+///
+/// # Errors
+/// `worker_id`, the one to go on with, is one of them: the latest time that its ids may have.
+pub fn retire(mut used: Vec<Used>, worker_id: u16, until_ms: i64) -> Result<Vec<Used>, i64> {
+    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
+        if used.worker_id == worker_id {
+            return Err(used.until_ms);
+        }
+        used.retired = true;
+    }
+    Ok(used)
 }

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{
-    Decision, Floor, Opening, Reason, Start, Stored, Terms, floor, late_renewal,
+    Decision, Floor, Opening, Reader, Reason, Start, Stored, Terms, floor, late_renewal,
 };
 
 /// Has a table of the shortest histories.
@@ -307,16 +307,19 @@ impl World {
             now_ms: self.wall_ms(),
             epoch_ms: 0,
             layout: Layout::DEFAULT,
-            terms,
-            system_identifier: 1,
-            timeline: self.timeline,
-            leased: false,
+            above_others_ms: terms.above_others_ms(self.wall_ms()),
+            reader: Reader {
+                system_identifier: 1,
+                timeline: self.timeline,
+                leased: false,
+            },
             never_issued: false,
         };
         let stored = self.files[self.live].map(|file| Stored {
             reserved_until_ms: file.until_ms,
             epoch_ms: 0,
             layout: Layout::DEFAULT,
+            issued: true,
             system_identifier: 1,
             timeline: file.timeline,
             original: file.original,

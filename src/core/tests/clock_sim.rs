@@ -205,6 +205,7 @@ struct Reserved {
     worker_id: u16,
     until_ms: i64,
     timeline: u32,
+    issued: bool,
     clean: bool,
     original: bool,
 }
@@ -365,6 +366,7 @@ impl World {
                 worker_id: last.worker_id,
                 until_ms: last.ms,
                 timeline,
+                issued: true,
                 clean: true,
                 original: true,
             });
@@ -510,6 +512,7 @@ impl World {
             reserved_until_ms: disk.until_ms,
             epoch_ms: 0,
             layout: layout(),
+            issued: disk.issued,
             system_identifier: 1,
             timeline: disk.timeline,
             original: disk.original || broken == Broken::Original,
@@ -620,6 +623,7 @@ impl World {
                 Then::Reserve {
                     worker_id,
                     until_ms,
+                    issued,
                 } => {
                     let server = &self.servers[self.live];
                     let disk_ms = server.disk.map_or(0, |disk| disk.until_ms);
@@ -630,7 +634,7 @@ impl World {
                     self.now_ms += write_ms;
                     let server = &mut self.servers[self.live];
                     if self.broken != Broken::Durable {
-                        server.write(worker_id, until_ms);
+                        server.write(worker_id, until_ms, issued);
                     }
                     // A failed write may still have reached the disk.
                     if fails {
@@ -640,7 +644,9 @@ impl World {
                         }
                         Input::Written(Err("the disk".into()))
                     } else {
-                        server.raise(until_ms);
+                        if issued {
+                            server.raise(until_ms);
+                        }
                         self.wrote();
                         Input::Written(Ok(None))
                     }
@@ -736,7 +742,7 @@ impl World {
                     let is_written = self.broken != Broken::Durable;
                     let server = self.live();
                     if is_written {
-                        server.write(last.worker_id, until_ms);
+                        server.write(last.worker_id, until_ms, true);
                     }
                     server.raise(until_ms);
                     self.wrote();
@@ -963,6 +969,8 @@ impl World {
                     // Assumption: no server starts with one that another has just used.
                     while is_own && self.is_unknown {
                         self.now_ms += 1;
+                        let running = self.live().running.as_mut();
+                        running.expect("a server that is up").wanted = true;
                         self.turn_if_due();
                     }
                 }
@@ -1031,15 +1039,16 @@ impl World {
 }
 
 impl Server {
-    fn write(&mut self, worker_id: u16, until_ms: i64) {
+    fn write(&mut self, worker_id: u16, until_ms: i64, issued: bool) {
         if let Some(running) = &mut self.running {
-            running.has_written = true;
+            running.has_written |= issued;
         }
         self.disk = Some(Reserved {
             worker_id,
             until_ms,
             timeline: self.timeline,
-            clean: false,
+            issued,
+            clean: !issued,
             original: true,
         });
     }

@@ -72,6 +72,14 @@ fn fixed(worker_id: u16) -> Input {
     Input::Look(look(Configured::Fixed(worker_id)))
 }
 
+/// The same, and a call waits for an id.
+fn asked(worker_id: u16) -> Input {
+    Input::Look(Look {
+        wanted: true,
+        ..look(Configured::Fixed(worker_id))
+    })
+}
+
 fn unset() -> Input {
     Input::Look(look(Configured::Unset))
 }
@@ -105,6 +113,7 @@ fn clean(reserved_until_ms: i64) -> Stored {
         reserved_until_ms,
         epoch_ms: EPOCH,
         layout: Layout::DEFAULT,
+        issued: true,
         system_identifier: 77,
         timeline: 3,
         original: true,
@@ -117,6 +126,27 @@ fn contents(stored: Stored) -> Input {
     file(Found::Contents {
         stored,
         worker_id: Some(5),
+        retired: Vec::new(),
+    })
+}
+
+/// Another server's file.
+fn of_a_copy() -> Input {
+    contents(Stored {
+        original: false,
+        ..clean(NOW - 100)
+    })
+}
+
+/// The file of a run that has issued nothing, by another layout.
+fn unissued(worker_id: u16, reserved_until_ms: i64) -> Input {
+    file(Found::Contents {
+        stored: Stored {
+            issued: false,
+            layout: Layout::new(40, 11, 12).expect("a layout"),
+            ..clean(reserved_until_ms)
+        },
+        worker_id: Some(worker_id),
         retired: Vec::new(),
     })
 }
@@ -175,6 +205,7 @@ fn reserve(worker_id: u16, until_ms: i64) -> Then {
     Then::Reserve {
         worker_id,
         until_ms,
+        issued: true,
     }
 }
 
@@ -231,7 +262,7 @@ fn to_reserve_above_others() -> Vec<(Seen, Input)> {
         (NEW, fixed(5)),
         (NEW, file(Found::Nothing)),
         (NEW, file(Found::Nothing)),
-        (NEW_WAITED, fixed(5)),
+        (NEW_WAITED, asked(5)),
         (NEW_WAITED, file(Found::Nothing)),
     ]
 }
@@ -417,7 +448,7 @@ fn rows_of_a_floor() -> Vec<Row> {
         },
         Row {
             row: "File: the first worker id of a new cluster has no predecessor",
-            keeper: after([(NEW, fixed(5)), (NEW, pristine(1))]),
+            keeper: after([(NEW, asked(5)), (NEW, pristine(1))]),
             seen: NEW,
             input: pristine(1),
             shown: State::Starting,
@@ -851,7 +882,7 @@ fn rows_of_opening() -> Vec<Row> {
                 (NEW, fixed(5)),
                 (NEW, file(Found::Nothing)),
                 (NEW_LATER, file(Found::Nothing)),
-                (NEW_WAITED, fixed(5)),
+                (NEW_WAITED, asked(5)),
                 (NEW_WAITED, file(Found::Nothing)),
             ]),
             seen: NEW_WAITED,
@@ -1073,6 +1104,167 @@ fn rows_of_opening() -> Vec<Row> {
     ]
 }
 
+/// Before the first id, and after a clock that was ahead.
+fn rows_of_binding_little() -> Vec<Row> {
+    let hour = 3_600_000;
+    let ahead = Seen {
+        now_ms: NOW + hour,
+        ..NEW
+    };
+    let in_use_ahead = Seen {
+        now_ms: NOW + hour,
+        ..IN_USE
+    };
+    let note = |until_ms| Then::Reserve {
+        worker_id: 5,
+        until_ms,
+        issued: false,
+    };
+    let ready = || after([(NEW, fixed(5)), (NEW, unissued(5, NOW - 7))]);
+    let reserved_ahead = Seen {
+        reserved_until_ms: NOW + hour,
+        ..IN_USE
+    };
+    let ids_ahead = Seen {
+        last_ms: NOW + MAX_LEAD + 1,
+        ..reserved_ahead
+    };
+    let full = || then(to_open(), [(IN_USE, asked(5)), (IN_USE, not_written())]);
+    vec![
+        Row {
+            row: "no id was issued, and there is no file: File",
+            keeper: after([(NEW, fixed(5)), (NEW, pristine(1))]),
+            seen: NEW,
+            input: pristine(1),
+            shown: State::Starting,
+            actions: vec![],
+            then: note(NOW),
+        },
+        Row {
+            row: "no id was issued: Written",
+            keeper: after([(NEW, fixed(5)), (NEW, pristine(1)), (NEW, pristine(1))]),
+            seen: NEW,
+            input: written(),
+            shown: OPEN,
+            actions: vec![],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "no id was issued, by another layout: File",
+            keeper: ready(),
+            seen: NEW,
+            input: unissued(5, NOW - 7),
+            shown: OPEN,
+            actions: vec![],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "no id was issued, and another worker id was set: File",
+            keeper: after([
+                (NEW, fixed(5)),
+                (NEW, unissued(6, NOW - 7)),
+                (NEW, unissued(6, NOW - 7)),
+                (NEW_WAITED, fixed(5)),
+            ]),
+            seen: NEW_WAITED,
+            input: unissued(6, NOW - 7),
+            shown: State::Starting,
+            actions: vec![],
+            then: note(OTHERS),
+        },
+        Row {
+            row: "a call asks for the first id: File",
+            keeper: after([(NEW, asked(5)), (NEW, unissued(5, NOW - 7))]),
+            seen: NEW,
+            input: unissued(5, NOW - 7),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "it has asked, and the disk was full: Look, File",
+            keeper: after([
+                (NEW, asked(5)),
+                (NEW, unissued(5, NOW - 7)),
+                (NEW, unissued(5, NOW - 7)),
+                (NEW, not_written()),
+                (NEW, fixed(5)),
+            ]),
+            seen: NEW,
+            input: unissued(5, NOW - 7),
+            shown: FILE,
+            actions: vec![],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "the clock was ahead when the floor was found: Look",
+            keeper: after([(ahead, fixed(5)), (ahead, of_a_copy())]),
+            seen: NEW,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![],
+            then: Then::Read,
+        },
+        Row {
+            row: "the clock was ahead when another worker id was set: File",
+            keeper: after(then(
+                to_open(),
+                [
+                    (in_use_ahead, fixed(6)),
+                    (in_use_ahead, contents(clean(NOW))),
+                    (IN_USE, fixed(6)),
+                    (IN_USE, contents(clean(NOW))),
+                    (WAITED, fixed(6)),
+                ],
+            )),
+            seen: WAITED,
+            input: contents(clean(NOW)),
+            shown: OPEN,
+            actions: vec![],
+            then: reserve(6, OTHERS + 50),
+        },
+        Row {
+            row: "reserved by a clock that was ahead: Look",
+            keeper: after(to_open()),
+            seen: reserved_ahead,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![UNLIMITED, Action::Close],
+            then: Then::Read,
+        },
+        Row {
+            row: "reserved by a clock that was ahead: File",
+            keeper: after(then(to_open(), [(reserved_ahead, fixed(5))])),
+            seen: CLOSED,
+            input: contents(clean(NOW + hour)),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "reserved by a clock that was ahead, and so are ids: Look",
+            keeper: after(to_open()),
+            seen: ids_ahead,
+            input: fixed(5),
+            shown: OPEN,
+            actions: then(
+                reported(MAX_LEAD + 1, LeadReason::ClockSetBack),
+                [UNLIMITED],
+            ),
+            then: Then::Wait(Some(1001)),
+        },
+        Row {
+            row: "reserved by a clock that was ahead, and the disk is full: Look",
+            keeper: after(full()),
+            seen: reserved_ahead,
+            input: fixed(5),
+            shown: FILE,
+            actions: vec![UNLIMITED],
+            then: reserve(5, NOW + hour),
+        },
+    ]
+}
+
 fn rows_of_renewing() -> Vec<Row> {
     let used = Seen {
         reserved_until_ms: NOW + RESERVATION / 2,
@@ -1092,7 +1284,7 @@ fn rows_of_renewing() -> Vec<Row> {
             input: fixed(5),
             shown: OPEN,
             actions: vec![UNLIMITED],
-            then: Then::Wait(None),
+            then: Then::Wait(Some(10_000)),
         },
         Row {
             row: "Open with this worker id: half is used",
@@ -1142,6 +1334,13 @@ fn rows_of_renewing() -> Vec<Row> {
     ]
 }
 
+fn reported(ms: i64, reason: LeadReason) -> Vec<Action> {
+    vec![
+        Action::ShowLead(Some(reason)),
+        Action::Log(Message::Leading(ms, reason)),
+    ]
+}
+
 fn rows_of_the_lead() -> Vec<Row> {
     let behind = Seen {
         now_ms: NOW - 40,
@@ -1152,12 +1351,6 @@ fn rows_of_the_lead() -> Vec<Row> {
         led: true,
         ..look(Configured::Fixed(5))
     });
-    let reported = |ms, reason| {
-        vec![
-            Action::ShowLead(Some(reason)),
-            Action::Log(Message::Leading(ms, reason)),
-        ]
-    };
     let over = || vec![Action::ShowLead(None), Action::Log(Message::LeadOver)];
     let ahead = Seen {
         last_ms: OTHERS,
@@ -1225,6 +1418,7 @@ fn each_row_of_the_table_holds() {
         rows_of_the_lease(),
         rows_of_a_failed_reset(),
         rows_of_opening(),
+        rows_of_binding_little(),
         rows_of_renewing(),
         rows_of_the_lead(),
     ];
@@ -1244,10 +1438,10 @@ fn each_row_of_the_table_holds() {
 fn of_a_worker_id_leased_as_by_another_server_the_registry_knows() {
     let mut keeper = after([
         (NEW, leased(Registry::Other)),
-        (NEW, file(Found::Nothing)),
+        (NEW, of_a_copy()),
         (NEW, granted(GRANT, true)),
     ]);
-    let step = keeper.step(&NEW, file(Found::Nothing));
+    let step = keeper.step(&NEW, of_a_copy());
     assert_eq!(step.then, reserve(9, NOW + RESERVATION), "at once");
     // With a file of its own, it continues above that.
     let mut keeper = after([

@@ -432,6 +432,7 @@ struct Message {
 #[derive(Clone, Copy)]
 struct Reserved {
     until_ms: i64,
+    issued: bool,
     clean: bool,
     original: bool,
 }
@@ -774,6 +775,7 @@ impl World {
             let last = running.generator.close();
             node.disk.reserved = Some(Reserved {
                 until_ms: last.ms,
+                issued: true,
                 clean: true,
                 original: true,
             });
@@ -857,7 +859,9 @@ impl World {
                         again_ms: None,
                     }
                 }
-                Then::Reserve { until_ms, .. } => Input::Written(self.write(node, until_ms)),
+                Then::Reserve {
+                    until_ms, issued, ..
+                } => Input::Written(self.write(node, until_ms, issued)),
                 Then::Wait(_) => return,
             };
         }
@@ -873,6 +877,7 @@ impl World {
                 },
                 epoch_ms: 0,
                 layout: layout(),
+                issued: reserved.issued,
                 system_identifier: 1,
                 timeline: 1,
                 original: reserved.original,
@@ -894,21 +899,29 @@ impl World {
         }
     }
 
-    fn write(&self, node: &mut Node, until_ms: i64) -> Result<Option<String>, String> {
+    fn write(
+        &self,
+        node: &mut Node,
+        until_ms: i64,
+        issued: bool,
+    ) -> Result<Option<String>, String> {
         let fails = self.fails(50);
         let is_late = self.broken == Broken::Durable && node.disk.reserved.is_some();
         // A failed write may still have reached the disk.
         if (!fails || self.chance(2)) && !is_late {
             node.disk.reserved = Some(Reserved {
                 until_ms,
-                clean: false,
+                issued,
+                clean: !issued,
                 original: true,
             });
         }
         if fails {
             return Err("the disk is full".into());
         }
-        node.running.as_mut().unwrap().generator.reserve(until_ms);
+        if issued {
+            node.running.as_mut().unwrap().generator.reserve(until_ms);
+        }
         Ok(None)
     }
 
@@ -1218,7 +1231,7 @@ impl World {
             }
             (id, node.run)
         };
-        if id == Err(Stall::Unreserved) {
+        if matches!(id, Err(Stall::Unreserved | Stall::Closed)) {
             self.renew_late(number);
         }
         match id {
@@ -1252,7 +1265,7 @@ impl World {
             running.recorded_until_ms,
         );
         if let Some(until_ms) = until_ms {
-            let _ = self.write(node, until_ms);
+            let _ = self.write(node, until_ms, true);
         }
     }
 

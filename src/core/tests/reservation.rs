@@ -9,8 +9,8 @@
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{
-    self, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Stored, Terms, late_renewal,
-    reserve_until,
+    self, Decision, Floor, Opening, Reader, Reason, Renew, Renewal, Start, Stored, Terms,
+    late_renewal, reserve_until,
 };
 use leaf_id_core::state::Refusal;
 
@@ -29,10 +29,12 @@ const START: Start = Start {
     now_ms: NOW,
     epoch_ms: 1_288_834_974_657,
     layout: Layout::DEFAULT,
-    terms: TERMS,
-    system_identifier: 77,
-    timeline: 3,
-    leased: false,
+    above_others_ms: NOW + OTHERS,
+    reader: Reader {
+        system_identifier: 77,
+        timeline: 3,
+        leased: false,
+    },
     never_issued: false,
 };
 
@@ -41,8 +43,9 @@ fn stored(reserved_until_ms: i64) -> Stored {
         reserved_until_ms,
         epoch_ms: START.epoch_ms,
         layout: START.layout,
-        system_identifier: START.system_identifier,
-        timeline: START.timeline,
+        issued: true,
+        system_identifier: START.reader.system_identifier,
+        timeline: START.reader.timeline,
         original: true,
         clean: false,
         left_behind_until_ms: None,
@@ -50,6 +53,11 @@ fn stored(reserved_until_ms: i64) -> Stored {
 }
 
 fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Refusal> {
+    let above_others_ms = TERMS.above_others_ms(start.now_ms);
+    let start = Start {
+        above_others_ms,
+        ..start
+    };
     reservation::floor(start, stored).map(|floor| floor.ms)
 }
 
@@ -98,7 +106,10 @@ fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
 #[test]
 fn a_leased_worker_id_is_this_servers_own_on_any_timeline() {
     let leased = Start {
-        leased: true,
+        reader: Reader {
+            leased: true,
+            ..START.reader
+        },
         ..START
     };
     for timeline in [0, 2, 3, 4] {
@@ -140,6 +151,53 @@ fn a_later_epoch_is_refused_until_its_ids_are_larger() {
     }
     // Nothing to compare with.
     assert_eq!(floor(later(hour, NOW), None), Ok(NOW + OTHERS));
+}
+
+/// What others may have issued is bounded by the first look, so that ids come to exceed it.
+#[test]
+fn a_later_epoch_than_that_of_a_copy_is_refused_for_as_long_as_it_was_moved() {
+    let minute = 60_000;
+    for file in foreign(NOW) {
+        let at = |now_ms| {
+            let later = Start {
+                epoch_ms: START.epoch_ms + minute,
+                now_ms,
+                ..START
+            };
+            reservation::floor(later, Some(file)).map(|floor| floor.ms)
+        };
+        let above_ms = NOW + OTHERS + minute;
+        assert!(at(above_ms).is_err(), "{file:?}");
+        assert_eq!(at(above_ms + 1), Ok(above_ms), "{file:?}");
+    }
+}
+
+/// Until the first id, neither the epoch nor the layout binds, nor a clock that was ahead.
+#[test]
+fn a_file_without_ids_bounds_little() {
+    let unissued = |file| {
+        Some(Stored {
+            issued: false,
+            clean: true,
+            ..file
+        })
+    };
+    let hour = 3_600_000;
+    let other = Start {
+        epoch_ms: START.epoch_ms + hour,
+        layout: Layout::parse("41/6/6").unwrap(),
+        ..START
+    };
+    for (until_ms, floor_ms) in [(NOW - 7, NOW - 7), (NOW + hour, NOW + OTHERS)] {
+        for start in [START, other] {
+            assert_eq!(floor(start, unissued(stored(until_ms))), Ok(floor_ms));
+        }
+    }
+    // A copy does not tell what the original has issued since.
+    for file in foreign(NOW) {
+        assert!(floor(other, unissued(file)).is_err(), "{file:?}");
+        assert_eq!(floor(START, unissued(file)), Ok(NOW + OTHERS), "{file:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! parts.
 
 mod clock;
+mod first_id;
 mod ids;
 mod late_launcher;
 mod layout;

@@ -8,7 +8,7 @@ use crate::state::LeadReason;
 const LOOK_MS: i64 = 1000;
 
 /// State of the detection.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Leading {
     /// Reason for the next lead, if one is detected.
     next: LeadReason,

@@ -1,8 +1,9 @@
 //! State kept between the steps of a turn.
 
-use super::turn::{FOR_EVER, Look};
+use super::turn::{Configured, FOR_EVER, File, Found, Look};
+use crate::layout::Layout;
 use crate::lease::Grant;
-use crate::reservation::{Floor, Terms};
+use crate::reservation::{Floor, Reader, Terms};
 
 /// A turn in progress.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,35 @@ impl Turn {
         Terms {
             reservation_ms: self.look.reservation_ms,
             max_lead_ms: self.look.max_lead_ms,
+        }
+    }
+}
+
+impl File {
+    pub(super) fn reader(&self, turn: &Turn) -> Reader {
+        Reader {
+            system_identifier: self.system_identifier,
+            timeline: self.timeline,
+            leased: matches!(turn.look.configured, Configured::Leased(_)),
+        }
+    }
+
+    /// True if ids were issued with another epoch or layout.
+    pub(super) fn is_of_other_ids(&self, epoch_ms: i64, layout: Layout) -> bool {
+        match &self.found {
+            Found::Contents { stored, .. } => {
+                (stored.epoch_ms, stored.layout) != (epoch_ms, layout)
+            }
+            Found::Nothing | Found::Damaged(_) | Found::Unreadable(_) => false,
+        }
+    }
+
+    /// True unless it says that ids may have been issued.
+    pub(super) fn is_unissued(&self, turn: &Turn) -> bool {
+        match &self.found {
+            Found::Nothing => true,
+            Found::Contents { stored, .. } => stored.is_unissued(self.reader(turn)),
+            Found::Damaged(_) | Found::Unreadable(_) => false,
         }
     }
 }
@@ -54,12 +84,22 @@ pub(super) enum Phase {
     Writing(Turn, Writing),
 }
 
+/// What is so once the reservation is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Makes {
+    /// The generator is to be opened above this floor.
+    Open(Floor),
+    /// The reservation of an open one was renewed.
+    Renewed,
+    /// The first call finds all that it needs.
+    Ready,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Writing {
     pub(super) worker_id: u16,
     pub(super) since_ms: i64,
-    /// Floor to open the generator above; `None` if it is open.
-    pub(super) above: Option<Floor>,
+    pub(super) makes: Makes,
     pub(super) terms: Terms,
 }
 

@@ -186,6 +186,8 @@ pub enum Then {
         worker_id: u16,
         /// No id will have a later timestamp.
         until_ms: i64,
+        /// Ids may be issued then. Otherwise the file says that none was, and nothing is reserved.
+        issued: bool,
     },
     /// End of the turn. The next one is due after this many milliseconds, or on an event.
     Wait(Option<i64>),
