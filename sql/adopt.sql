@@ -1121,6 +1121,7 @@ CREATE FUNCTION leaf_id_internal.leaf_release_column(
     relation regclass, column_name name, OUT source text, OUT first_id bigint, OUT details text) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET leaf_id_internal.has_looked = on
 AS $$
 DECLARE
     is_right CONSTANT boolean := leaf_id_internal.leaf_begin_move($1, $2);

@@ -245,6 +245,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_central_connections(),
     leaf_id_internal.leaf_server_state(),
     leaf_id_internal.leaf_narrowest_columns(),
+    leaf_id_internal.leaf_missing_tags(),
     leaf_id_internal.leaf_is_narrow(bigint, bigint),
     leaf_id_internal.leaf_tag_problems(),
     leaf_id_internal.leaf_server_problems()

@@ -430,7 +430,7 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT a.biz_tag, n.id, 'unknown', coalesce(
-        leaf_id_internal.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, a.max_value),
+        leaf_id_internal.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, NULL),
         CASE WHEN leaf_id_internal.leaf_has_key(a.biz_tag) THEN 'its ids are opaque'
             ELSE 'no default of a column that counts issues its ids' END)
     FROM leaf_id.leaf_alloc a
@@ -653,7 +653,7 @@ LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT min(a.biz_tag), format(
-        'of this and %s other tags, claims may be missing since a promotion, which is remembered until the next claim, but not by a dump or pg_upgrade: see docs/fleet-and-failover.md',
+        'it and %s other tags have claimed no ids since a promotion; each of their next claims skips those that may be lost, but not after a dump or pg_upgrade: see docs/fleet-and-failover.md',
         count(*) - 1)
     FROM leaf_id.leaf_alloc a
     WHERE NOT pg_is_in_recovery() AND leaf_id.leaf_left(

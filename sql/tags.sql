@@ -85,6 +85,48 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_alloc_mark() IS
 CREATE TRIGGER leaf_alloc_mark
     AFTER UPDATE OR DELETE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_alloc_mark();
+-- Of a row that goes or is renamed by hand: with the rights of the role that edits it, and not where the
+-- function that does it has looked already.
+CREATE FUNCTION leaf_id_internal.leaf_alloc_tell() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    names text;
+    columns text;
+BEGIN
+    IF current_setting('leaf_id_internal.has_looked', true) = 'on' OR NOT has_table_privilege('leaf_id.leaf_alloc', 'SELECT') THEN
+        RETURN NULL;
+    ELSIF NOT EXISTS (SELECT FROM gone g WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = g.biz_tag)) THEN
+        RETURN NULL;
+    END IF;
+    -- Whom the row was granted to counts, too.
+    SELECT string_agg(DISTINCT format('"%s"', g.biz_tag), ', '), string_agg(
+        format('The default of column "%s" of table %s issues ids of tag "%s".', i.column_name, i.relation::regclass, g.biz_tag), E'\n'
+        ORDER BY g.biz_tag, i.relation, i.column_name)
+    INTO names, columns
+    FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
+    JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't'
+    JOIN gone g ON g.biz_tag = ANY (i.texts)
+    WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = g.biz_tag)
+        AND (i.counts OR EXISTS (
+            SELECT FROM unnest(g.granted_to) o (name) LEFT JOIN pg_roles r ON r.rolname = o.name
+            WHERE o.name = 'public' OR pg_has_role(i.untrusted, r.oid, 'USAGE')));
+    IF columns IS NOT NULL THEN
+        RAISE WARNING 'columns still take their ids from tags that are gone: %', names
+            USING DETAIL = columns, HINT = 'Each of their INSERTs fails. leaf_sync() creates the tags again, above the ids in the columns.';
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_alloc_tell() IS
+    'Trigger: a warning with the columns that still name tags that are gone';
+CREATE TRIGGER leaf_alloc_tell_delete
+    AFTER DELETE ON leaf_id.leaf_alloc REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_alloc_tell();
+CREATE TRIGGER leaf_alloc_tell_rename
+    AFTER UPDATE ON leaf_id.leaf_alloc REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_alloc_tell();
 CREATE TRIGGER leaf_alloc_mark_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_alloc_mark();
@@ -279,6 +321,7 @@ CREATE FUNCTION @extschema@.leaf_tag_drop(
     tag text, forget boolean DEFAULT false, force boolean DEFAULT false, if_exists boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET leaf_id_internal.has_looked = on
 AS $$
 DECLARE
     is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, DELETE');

@@ -51,8 +51,9 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_central_connections() IS
 
 CREATE FUNCTION leaf_id_internal.leaf_server_state(
     OUT slots bigint, OUT slots_used bigint, OUT evictions bigint, OUT evicted_ids bigint,
-    OUT missing_workers text,
-    OUT snowflake_state text, OUT snowflake_hint text, OUT worker_id integer, OUT worker_id_source text,
+    OUT launcher_missing_since timestamptz, OUT reserve_worker_missing_since timestamptz,
+    OUT snowflake_state text, OUT snowflake_since timestamptz, OUT snowflake_hint text,
+    OUT worker_id integer, OUT worker_id_source text, OUT worker_id_invalid boolean,
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
     OUT floor timestamptz, OUT floor_reason text,
     OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT snowflake_ids bigint, OUT snowflake_waits bigint,
@@ -81,6 +82,20 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_narrowest_columns() IS
     'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
+
+CREATE FUNCTION leaf_id_internal.leaf_missing_tags(
+    OUT tag text, OUT relation oid, OUT column_name name, OUT number bigint) RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT DISTINCT ON (i.tag) i.tag, i.relation, i.column_name, count(*) OVER (PARTITION BY i.tag)
+    FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
+    JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND NOT c.relispartition
+    WHERE i.counts AND i.tag IS NOT NULL AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = i.tag)
+    ORDER BY i.tag, i.relation, i.column_name
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_missing_tags() IS
+    'The tags that do not exist and columns that count take ids from, with one of these and their number';
 
 CREATE VIEW leaf_id.tags_detail WITH (security_invoker) AS
 SELECT
@@ -224,7 +239,7 @@ CREATE FUNCTION leaf_id_internal.leaf_tag_problems(
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT p.severity, p.what, p.since, p.remedy, p.advice
+    SELECT p.severity, p.what, p.since, CASE WHEN NOT pg_is_in_recovery() THEN p.remedy END, p.advice
     FROM leaf_id.tags_detail d
     CROSS JOIN LATERAL (
         SELECT coalesce(d.current_next, d.spare_first, d.max_id) > d.last_id AS is_over,
@@ -296,7 +311,20 @@ AS $$
     UNION ALL
     SELECT 'critical', m.what, NULL, m.remedy, NULL FROM leaf_id_internal.leaf_missing_execute(NULL) m
     UNION ALL
-    SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL, NULL, NULL FROM leaf_id_internal.leaf_unsettled() w
+    SELECT 'critical', format('tag "%s" does not exist, and INSERTs fail into the columns that take ids from it (%s, first %I of %s)',
+            n.tag, n.number, n.column_name, n.relation::regclass),
+        NULL,
+        CASE WHEN NOT pg_is_in_recovery()
+            THEN format('SELECT * FROM %s(%L)', leaf_id_internal.leaf_function_name('leaf_sync'), n.tag) END,
+        'It is created above the ids in its columns.'
+    FROM leaf_id_internal.leaf_missing_tags() n
+    UNION ALL
+    SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL,
+        'UPDATE leaf_id.leaf_alloc SET step = step '
+            'WHERE leaf_id.leaf_left(max_id, step, max_step, system_identifier, timeline, largest_claim, server IS NOT NULL) '
+            'BETWEEN max_id + 1 AND max_value',
+        'Nothing is to be done, unless a dump or pg_upgrade comes before these claims: then the remedy skips now.'
+    FROM leaf_id_internal.leaf_unsettled() w
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_tag_problems() IS
     'What is wrong with the tags of this database; see leaf_id.problems';
@@ -309,14 +337,15 @@ AS $$
     SELECT p.severity, p.what, p.since, p.remedy, p.advice
     FROM leaf_id_internal.leaf_server_state() s
     CROSS JOIN LATERAL (VALUES
-        (s.missing_workers IS NOT NULL, 'critical',
-            format('the server runs without the %s of leaf_id: it had too few worker slots when it started', s.missing_workers),
-            NULL,
-            format('ALTER SYSTEM SET max_worker_processes = %s', current_setting('max_worker_processes')::integer + 4),
-            'The remedy takes a restart, of standbys first: with less than the primary they do not start.'),
         (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',
             concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
-            s.not_renewed_since, NULL, s.snowflake_hint),
+            s.snowflake_since, NULL, s.snowflake_hint),
+        (s.worker_id_invalid AND s.snowflake_state <> 'worker id is not valid', 'warning',
+            format('what the configuration file sets as "leaf_id.worker_id" is not valid: %s stays in force, but only until a restart',
+                current_setting('leaf_id.worker_id')),
+            NULL,
+            format('ALTER SYSTEM SET leaf_id.worker_id = %L', current_setting('leaf_id.worker_id')),
+            'The remedy takes a reload: SELECT pg_reload_conf().'),
         (s.snowflake_state = 'open' AND s.not_renewed_since IS NOT NULL, 'warning',
             format('worker registry "%s" does not renew the lease; snowflake ids stop at %s: %s',
                 s.registry, s.lease_until, s.registry_error),
@@ -335,6 +364,16 @@ AS $$
             'The remedy takes a restart.')
     ) p (stands, severity, what, since, remedy, advice)
     WHERE p.stands AND pg_has_role('pg_monitor', 'USAGE')
+    UNION ALL
+    SELECT 'critical', format('the server runs without the %s of leaf_id', w.name), w.missing_since,
+        format('ALTER SYSTEM SET max_worker_processes = %s', current_setting('max_worker_processes')::integer + 4),
+        'If the server had too few worker slots when it started (its log says so), the remedy helps, with a restart, of standbys first: with less than the primary they do not start.'
+    FROM leaf_id_internal.leaf_server_state() s
+    CROSS JOIN LATERAL (VALUES
+        ('launcher', s.launcher_missing_since),
+        ('reserve worker', s.reserve_worker_missing_since)
+    ) w (name, missing_since)
+    WHERE w.missing_since IS NOT NULL AND pg_has_role('pg_monitor', 'USAGE')
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_server_problems() IS
     'What is wrong with the server, for pg_monitor; see leaf_id.problems';
@@ -346,15 +385,19 @@ FROM (
     UNION ALL
     SELECT s.* FROM leaf_id_internal.leaf_server_problems() s
 ) p
+-- What ends by itself, as after a restart of a worker or a promotion, is no problem. A later time is of a
+-- clock that was set back since then.
+WHERE (p.since OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) '00:00:02'::pg_catalog.interval)
+    AND p.since OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()) IS NOT TRUE
 ORDER BY pg_catalog.array_position(ARRAY['critical', 'warning', 'info'], p.severity), p.what;
 COMMENT ON VIEW leaf_id.problems IS
-    'What is wrong, and what helps: empty if all is well. Of the server only for pg_monitor';
+    'What has been wrong for two seconds, and what helps. Of the server only for pg_monitor';
 
 COMMENT ON COLUMN leaf_id.tags.tag IS 'Name of the tag';
 COMMENT ON COLUMN leaf_id.tags.next_id IS 'The next id';
 COMMENT ON COLUMN leaf_id.tags.segment IS 'What is left of the segment in use, a # for each tenth';
 COMMENT ON COLUMN leaf_id.tags.spare IS 'Whether the next segment is there: yes, asked, or no: not needed yet';
-COMMENT ON COLUMN leaf_id.tags.ids_per_s IS 'How fast ids are used: over the last two refills and the time since';
+COMMENT ON COLUMN leaf_id.tags.ids_per_s IS 'How fast ids are used: over the last two refills and the time since; null: not known yet';
 COMMENT ON COLUMN leaf_id.tags.lasts IS 'How long the cached ids last at this rate';
 COMMENT ON COLUMN leaf_id.tags.used_percent IS 'How much of all ids up to the last one is claimed';
 COMMENT ON COLUMN leaf_id.tags.waits IS 'Calls that had to wait for a segment';
@@ -373,7 +416,7 @@ COMMENT ON COLUMN leaf_id.tags_detail.spare_state IS 'ready, in flight, or none'
 COMMENT ON COLUMN leaf_id.tags_detail.max_id IS 'The next id that is not claimed';
 COMMENT ON COLUMN leaf_id.tags_detail.step IS 'How many ids are claimed at once at present';
 COMMENT ON COLUMN leaf_id.tags_detail.ids_issued IS 'Ids issued since the tag came into shared memory';
-COMMENT ON COLUMN leaf_id.tags_detail.ids_per_second IS 'How fast ids are used: over the last two refills and the time since';
+COMMENT ON COLUMN leaf_id.tags_detail.ids_per_second IS 'How fast ids are used: over the last two refills and the time since; null: not known yet';
 COMMENT ON COLUMN leaf_id.tags_detail.refills IS 'Segments published';
 COMMENT ON COLUMN leaf_id.tags_detail.last_refill IS 'When the last segment was published';
 COMMENT ON COLUMN leaf_id.tags_detail.last_refill_ms IS 'How long it took from the request, in milliseconds';
@@ -398,11 +441,14 @@ COMMENT ON COLUMN leaf_id.server.slots IS 'Tags that can be cached at once: leaf
 COMMENT ON COLUMN leaf_id.server.slots_used IS 'Tags that are';
 COMMENT ON COLUMN leaf_id.server.evictions IS 'Tags that had to make room for another one since the server started';
 COMMENT ON COLUMN leaf_id.server.evicted_ids IS 'Ids that were cached for them: a gap';
-COMMENT ON COLUMN leaf_id.server.missing_workers IS 'Workers that do not run: launcher, reserve worker; null: none';
+COMMENT ON COLUMN leaf_id.server.launcher_missing_since IS 'Since when the launcher does not run; null: it does';
+COMMENT ON COLUMN leaf_id.server.reserve_worker_missing_since IS 'Since when the reserve worker does not run; null: it does';
 COMMENT ON COLUMN leaf_id.server.snowflake_state IS 'What the snowflake generator is doing';
+COMMENT ON COLUMN leaf_id.server.snowflake_since IS 'Since when it is doing that';
 COMMENT ON COLUMN leaf_id.server.snowflake_hint IS 'What helps where it is refused; null where it is not';
 COMMENT ON COLUMN leaf_id.server.worker_id IS 'Worker id in force';
 COMMENT ON COLUMN leaf_id.server.worker_id_source IS 'Where it came from';
+COMMENT ON COLUMN leaf_id.server.worker_id_invalid IS 'Whether what the configuration file sets as leaf_id.worker_id is not valid';
 COMMENT ON COLUMN leaf_id.server.last_timestamp IS 'Time in the last id';
 COMMENT ON COLUMN leaf_id.server.reserved_until IS 'No id carries a later time before this is renewed on disk';
 COMMENT ON COLUMN leaf_id.server.floor IS 'Ids of this run of the launcher carry later times';

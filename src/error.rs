@@ -254,7 +254,7 @@ impl Failure {
             .set_hint(if max_value == i64::MAX - 1 {
                 "Ask for a shorter range.".into()
             } else {
-                raise_end("Ask for a shorter range, or raise it", &tag, max_value)
+                raise_end("Ask for a shorter range, or raise it", &tag, max_value, 0)
             }),
             Self::NoSegment { tag, timeout_ms, detail, advice } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,

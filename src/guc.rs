@@ -4,6 +4,7 @@
 //! defined if the library is not preloaded, where defining a POSTMASTER setting is FATAL.
 
 use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::borrow::Cow;
 
 use leaf_id_core::layout::Layout;
@@ -94,6 +95,9 @@ pub enum WorkerId {
 
 /// `leaf_id.worker_id` for a leased worker id.
 const AUTO: &CStr = c"auto";
+/// The last `leaf_id.worker_id` that this process was given, at start or by a reload, is not valid: that
+/// before stays in force. Other processes than the launcher also check what ALTER SYSTEM is to set.
+static WORKER_ID_INVALID: AtomicBool = AtomicBool::new(false);
 /// Max length of the name of a database, a foreign server or a node, in bytes.
 pub const MAX_NAME: usize = 63;
 
@@ -104,6 +108,21 @@ pub fn worker_id() -> WorkerId {
         .get()
         .and_then(|text| parse_worker_id(&text))
         .unwrap_or(WorkerId::Unset)
+}
+
+/// True if the configuration that the launcher, the caller, has read last has a `leaf_id.worker_id`
+/// that is not valid.
+pub fn is_worker_id_invalid() -> bool {
+    WORKER_ID_INVALID.load(Ordering::Relaxed)
+}
+
+/// DETAIL for a `leaf_id.worker_id` that is not valid.
+pub fn worker_id_allowed() -> String {
+    let layout = layout();
+    let max = layout.max_worker_id();
+    format!(
+        "A worker id is a number from 0 to {max} (the layout of ids is {layout}), \"auto\", or empty for none."
+    )
 }
 
 /// Location of a worker registry.
@@ -224,12 +243,12 @@ static TEXTS: [TextSetting; 5] = [
         long: c"A number, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
         value: &WORKER_ID,
         is_fixed: false,
-        allows: |value| parse_worker_id(value).is_some(),
-        detail: || {
-            let layout = layout();
-            let max = layout.max_worker_id();
-            format!("A worker id is a number from 0 to {max} (the layout of ids is {layout}), \"auto\", or empty for none.").into()
+        allows: |value| {
+            let is_valid = parse_worker_id(value).is_some();
+            WORKER_ID_INVALID.store(!is_valid, Ordering::Relaxed);
+            is_valid
         },
+        detail: || worker_id_allowed().into(),
     },
     TextSetting {
         name: c"leaf_id.epoch",

@@ -224,6 +224,8 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status, regexp_replace(detail, 'after .*', 'after ...') AS detail FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4712, 'n', NULL, 5, NULL, NULL, NULL, public.now_ms() - 900, 1288834974657, '41/10/12')) \gset
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4712, 'n', 5, 6, NULL, NULL, NULL, public.now_ms() - 2000, 1288834974657, '41/10/12')) \gset
+-- What began less than two seconds ago is not shown.
+UPDATE leaf_id.leaf_worker SET leased_at = leased_at - interval '2 s';
 TABLE of_members \gx
 -- What has ended or is out of service is no problem.
 UPDATE leaf_id.leaf_worker SET reserved_until_ms = 1700000000000 WHERE worker_id IN (1, 3);

@@ -90,7 +90,7 @@ ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL;
 UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 't';
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp,
     ENABLE ALWAYS TRIGGER leaf_alloc_edit, ENABLE ALWAYS TRIGGER leaf_alloc_truncate, ENABLE ALWAYS TRIGGER leaf_alloc_mark,
-    ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
+    ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate, ENABLE TRIGGER leaf_alloc_tell_delete, ENABLE TRIGGER leaf_alloc_tell_rename;
 SELECT leaf_segment_next('t') > 9000 AS above;
 UPDATE leaf_id.leaf_alloc SET max_id = 100000 WHERE biz_tag = 't';
 SELECT leaf_segment_next('t');
@@ -279,3 +279,55 @@ CREATE TABLE mine (a text, b bigint);
 CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_alloc_stamp();
 SELECT * FROM refusal($$INSERT INTO mine VALUES ('t', 1)$$) \gx
 DROP TABLE mine;
+
+-- A new tag begins above the ids in its columns, which may be in partitions.
+CREATE TABLE ev (id bigint DEFAULT leaf_segment_next('ev'), k int, PRIMARY KEY (id, k)) PARTITION BY LIST (k);
+CREATE TABLE ev1 PARTITION OF ev FOR VALUES IN (1);
+INSERT INTO ev VALUES (5, 1);
+SELECT * FROM refusal($$SELECT leaf_tag_create('ev', 5)$$) \gx
+SELECT leaf_tag_create('ev', 6);
+INSERT INTO ev (k) VALUES (1) RETURNING id;
+SELECT leaf_tag_drop('ev', forget => true, force => true);
+SELECT leaf_tag_create('ev', force => true), leaf_tag_drop('ev', forget => true, force => true);
+-- Where a column is not read, that is said: for want of a right, or as it takes long.
+CREATE ROLE leaf_id_caller;
+GRANT SELECT, INSERT ON leaf_id.leaf_alloc TO leaf_id_caller;
+SET ROLE leaf_id_caller;
+SELECT leaf_tag_create('ev');
+RESET ROLE;
+SELECT leaf_tag_drop('ev', forget => true, force => true);
+ALTER TABLE ev DROP CONSTRAINT ev_pkey;
+UPDATE pg_class SET relpages = 100000 WHERE oid = 'ev1'::regclass;
+SELECT leaf_tag_create('ev');
+DROP TABLE ev;
+SELECT leaf_tag_drop('ev', forget => true);
+DROP OWNED BY leaf_id_caller;
+
+-- A tag that is taken by hand from under a default gives one warning.
+GRANT CREATE ON SCHEMA public TO leaf_id_caller;
+SELECT leaf_tag_create('a'), leaf_tag_create('b'), leaf_tag_create('c'), leaf_tag_grant('c', 'leaf_id_caller') \g /dev/null
+CREATE TABLE uses (a bigint DEFAULT leaf_segment_next('a'), b bigint DEFAULT 10 * leaf_segment_next('b'));
+SET ROLE leaf_id_caller;
+CREATE TABLE his (c bigint DEFAULT leaf_segment_next('c'), a bigint DEFAULT leaf_segment_next('a'));
+RESET ROLE;
+UPDATE leaf_id.leaf_alloc SET step = step + 1;
+UPDATE leaf_id.leaf_alloc SET biz_tag = 'd' WHERE biz_tag = 'a';
+BEGIN;
+DELETE FROM leaf_id.leaf_alloc;
+ROLLBACK;
+DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'd';
+-- Not of what another server has deleted, and not where it was forced; and who may delete, and not read,
+-- may go on to.
+BEGIN;
+SET LOCAL session_replication_role = replica;
+DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'b';
+ROLLBACK;
+SELECT leaf_tag_drop('b', forget => true, force => true);
+GRANT DELETE ON leaf_id.leaf_alloc TO leaf_id_caller;
+SET ROLE leaf_id_caller;
+DELETE FROM leaf_id.leaf_alloc;
+RESET ROLE;
+DROP TABLE uses, his;
+DROP OWNED BY leaf_id_caller;
+DROP ROLE leaf_id_caller;
+DELETE FROM leaf_id.leaf_high_mark;

@@ -78,6 +78,9 @@ SELECT * FROM leaf_id.problems;
 -- It is used so fast that it ends within a month.
 SELECT leaf_tag_create('soon', max_value => 1000000) \g /dev/null
 SELECT count(leaf_segment_next('soon')) FROM generate_series(1, 500) \g /dev/null
+-- Two ids in a millisecond are no rate.
+SELECT ids_per_s FROM leaf_id.tags WHERE tag = 'soon';
+SELECT pg_sleep(1) \g /dev/null
 SELECT severity, regexp_replace(what, '[0-9]{4}-[0-9]{2}-[0-9]{2}', '...') AS what, remedy FROM leaf_id.problems \gx
 SELECT leaf_tag_drop('soon', forget => true) \g /dev/null
 

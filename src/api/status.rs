@@ -65,7 +65,7 @@ fn leaf_segment_slots() -> TableIterator<
         name!(spare_state, &'static str),
         name!(step, Option<i32>),
         name!(ids_issued, i64),
-        name!(ids_per_second, f64),
+        name!(ids_per_second, Option<f64>),
         name!(refills, i64),
         name!(last_refill, Option<TimestampWithTimeZone>),
         name!(last_refill_ms, f64),
@@ -224,16 +224,6 @@ fn leaf_leases() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-/// Permanent workers that do not run.
-fn missing_workers(area: &Area) -> Option<&'static str> {
-    match (area.launcher().is_missing(), area.reserve().is_missing()) {
-        (true, true) => Some("launcher and reserve worker"),
-        (true, false) => Some("launcher"),
-        (false, true) => Some("reserve worker"),
-        (false, false) => None,
-    }
-}
-
 /// Microseconds since 2000, as PostgreSQL stores it.
 type Timestamp = i64;
 
@@ -260,11 +250,14 @@ row! {
         slots_used: i64,
         evictions: i64,
         evicted_ids: i64,
-        missing_workers: Option<&'static str>,
+        launcher_missing_since: Option<Timestamp>,
+        reserve_worker_missing_since: Option<Timestamp>,
         snowflake_state: &'static str,
+        snowflake_since: Option<Timestamp>,
         snowflake_hint: Option<String>,
         worker_id: Option<i32>,
         worker_id_source: Option<&'static str>,
+        worker_id_invalid: bool,
         last_timestamp: Option<Timestamp>,
         reserved_until: Option<Timestamp>,
         floor: Option<Timestamp>,
@@ -291,6 +284,9 @@ fn server_state(area: &Area, format: Format) -> ServerState {
     let generator = &area.snowflake;
     let Format { epoch_ms, layout } = format;
     let state = generator.state();
+    let from_start = |at: Timestamp| at.max(area.started_at);
+    let since = from_start(generator.state_since());
+    let invalid = generator.is_worker_id_invalid();
     let leases = guc::worker_id() == WorkerId::Auto;
     let worker_id = match state {
         State::Open { worker_id } => Some(worker_id.into()),
@@ -303,6 +299,10 @@ fn server_state(area: &Area, format: Format) -> ServerState {
         // Also before the launcher has determined the state.
         State::Starting if pg::in_recovery() && !leases => State::Standby,
         state => state,
+    };
+    let text = match state {
+        State::Unconfigured if invalid => "worker id is not valid",
+        state => state.text(),
     };
     let lease = area.registry().lease_status();
     let source = match lease.source {
@@ -321,11 +321,14 @@ fn server_state(area: &Area, format: Format) -> ServerState {
         slots_used: counts.used.into(),
         evictions: bigint(counts.evictions),
         evicted_ids: bigint(counts.ids_lost),
-        missing_workers: missing_workers(area),
-        snowflake_state: state.text(),
+        launcher_missing_since: area.launcher().missing_since().map(from_start),
+        reserve_worker_missing_since: area.reserve().missing_since().map(from_start),
+        snowflake_state: text,
+        snowflake_since: Some(since),
         snowflake_hint: snowflake::hint(area),
         worker_id,
         worker_id_source: worker_id.map(|_| source),
+        worker_id_invalid: invalid,
         last_timestamp: known.then(|| at(last.ms)).flatten(),
         reserved_until: reserved_until.flatten(),
         floor: floor.and_then(|floor| timestamp(floor.ms)),

@@ -326,18 +326,22 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
         format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
     );
     if skip == 0 {
-        return report.set_hint(raise_end("Raise it", tag, max_value));
+        return report.set_hint(raise_end("Raise it", tag, max_value, 0));
     }
     report
         .set_detail(format!(
             "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
         ))
-        .set_hint(raise_end("If no claim of any tag is missing, set \"leaf_id.failover_skip\" to 0, issue an id of this tag, and set it back; otherwise raise its end", tag, max_value))
+        .set_hint(raise_end("If no claim of any tag is missing, set \"leaf_id.failover_skip\" to 0, issue an id of this tag, and set it back; otherwise raise its end", tag, max_value, skip))
 }
 
-/// HINT: to raise the end, `advice`, by one more digit, and what must not depend on the old one.
-pub(super) fn raise_end(advice: &str, tag: &str, max_value: i64) -> String {
-    let end = max_value.saturating_mul(10).min(i64::MAX - 1);
+/// HINT: to raise the end, `advice`, by one more digit and what is skipped, and what must not depend on
+/// the old one.
+pub(super) fn raise_end(advice: &str, tag: &str, max_value: i64, skip: u64) -> String {
+    let end = max_value
+        .saturating_mul(10)
+        .saturating_add_unsigned(skip)
+        .min(i64::MAX - 1);
     let condition = match max_value {
         SMALLINT_END | INTEGER_END => "once the columns that hold its ids are bigint",
         _ => "if nothing depends on this end",

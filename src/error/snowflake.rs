@@ -6,13 +6,15 @@ use pgrx::pg_sys::panic::ErrorReport;
 
 use super::refusal;
 use super::report::error;
-use crate::guc;
+use crate::guc::{self, WorkerId};
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SnowflakeError {
     /// `leaf_id.worker_id` is empty.
     WorkerIdUnset,
+    /// What stands in the configuration as `leaf_id.worker_id` is no worker id.
+    WorkerIdInvalid,
     /// The clock is too far behind the last id.
     ClockBack {
         by_ms: i64,
@@ -46,6 +48,9 @@ pub enum SnowflakeError {
         said: String,
     },
 }
+
+/// A wait that no change of settings would shorten by much, in milliseconds.
+const PASSES_MS: i64 = 60_000;
 
 /// Part of a HINT: what to do if ids carry times that are too late for good.
 fn new_worker_id(condition: &str) -> String {
@@ -85,6 +90,9 @@ impl SnowflakeError {
                 .set_hint(
                     "Set it to a number that no other server has, or to auto to lease one from a registry.",
                 ),
+            Self::WorkerIdInvalid => error(not_ready, "\"leaf_id.worker_id\" is not valid")
+                .set_detail(guc::worker_id_allowed())
+                .set_hint("Correct it in the configuration file, and reload."),
             Self::ClockBack {
                 by_ms,
                 last,
@@ -107,7 +115,13 @@ impl SnowflakeError {
                 "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock",
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint(format!("Correct the clock, or raise \"leaf_id.max_clock_lead\", first on all standbys that share this worker id; {}.", new_worker_id("the clock is right now"))),
+            .set_hint(if by_ms <= PASSES_MS {
+                "Nothing is to be done: they come by themselves then.".into()
+            } else if guc::worker_id() == WorkerId::Auto {
+                "Correct the clock, or raise \"leaf_id.max_clock_lead\".".into()
+            } else {
+                format!("Correct the clock, or raise \"leaf_id.max_clock_lead\", first on all standbys that share this worker id; {}.", new_worker_id("the clock is right now"))
+            }),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps",

@@ -38,7 +38,7 @@ use super::saved::Claims;
 use super::slot::{Slot, SlotRef};
 use super::slots::{SLOT_LOCKS, Slots};
 use super::snowflake::Snowflake;
-use crate::guc;
+use crate::{guc, pg};
 
 const REGISTRY_LOCK: usize = 1 + SLOT_LOCKS;
 const RESERVE_LOCK: usize = 1 + REGISTRY_LOCK;
@@ -53,6 +53,8 @@ const NAME: &core::ffi::CStr = c"leaf_id";
 pub struct Area {
     /// The snowflake generator.
     pub snowflake: Snowflake,
+    /// When this shared memory was created, in microseconds since 2000.
+    pub started_at: i64,
     pub(super) directory: Directory,
     launcher: Launcher,
     claims: Claims,
@@ -232,6 +234,7 @@ impl PgSharedMemoryInitialization for AreaPointer {
                 // would delay startup.
                 let area = area.cast::<Area>();
                 area.write_bytes(0, 1);
+                (*area).started_at = pg::now_timestamp();
                 let locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
                 let lock = |number| Lock::new(&raw mut (*locks.add(number)).lock);
                 let buckets = area.byte_add(layout.buckets_at()).cast::<AtomicU32>();

@@ -97,19 +97,30 @@ impl Queue {
     }
 }
 
-/// The launcher's latch; null while no launcher runs.
+/// The launcher, as other processes see it.
 #[repr(C)]
-pub struct Launcher(AtomicPtr<pg_sys::Latch>);
+pub struct Launcher {
+    /// Its latch; null while no launcher runs.
+    latch: AtomicPtr<pg_sys::Latch>,
+    /// Time of the last exit, in microseconds since 2000; 0 if none has ended.
+    ended_at: AtomicI64,
+}
 
 impl Launcher {
-    /// Publishes the latch; null at exit.
-    pub fn set(&self, latch: *mut pg_sys::Latch) {
-        self.0.store(latch, Ordering::Release);
+    /// Publishes the latch.
+    pub fn enter(&self, latch: *mut pg_sys::Latch) {
+        self.latch.store(latch, Ordering::Release);
+    }
+
+    /// Clears it; from the exit callback.
+    pub fn leave(&self) {
+        self.ended_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        self.latch.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// Wakes the launcher, or the postmaster so that it restarts the launcher.
     pub fn wake(&self) {
-        let latch = self.0.load(Ordering::Acquire);
+        let latch = self.latch.load(Ordering::Acquire);
         if latch.is_null() {
             pg::nudge_postmaster();
         } else {
@@ -120,7 +131,13 @@ impl Launcher {
 
     /// True while no launcher runs.
     pub fn is_missing(&self) -> bool {
-        self.0.load(Ordering::Acquire).is_null()
+        self.latch.load(Ordering::Acquire).is_null()
+    }
+
+    /// Time since which no launcher runs, in microseconds since 2000, or 0: none has run yet.
+    pub fn missing_since(&self) -> Option<i64> {
+        self.is_missing()
+            .then(|| self.ended_at.load(Ordering::Relaxed))
     }
 }
 

@@ -125,10 +125,14 @@ impl<'a> Reserve<'a> {
     /// started.
     pub fn is_missing(&self) -> bool {
         let now = pg::now_timestamp();
-        self.assignment.with(|reserve| {
-            matches!(reserve.state, ReserveState::Away)
-                && now.saturating_sub(reserve.ended_at) > COMES_BACK_US
-        })
+        self.missing_since()
+            .is_some_and(|since| now.saturating_sub(since) > COMES_BACK_US)
+    }
+
+    /// Time since which it does not run, in microseconds since 2000, or 0: it has not run yet.
+    pub fn missing_since(&self) -> Option<i64> {
+        self.assignment
+            .with(|reserve| matches!(reserve.state, ReserveState::Away).then_some(reserve.ended_at))
     }
 
     /// Assigns a task if the worker is waiting. Returns the assignment number.

@@ -393,13 +393,14 @@ impl SlotState {
             .saturating_sub(self.lost + remainders.count())
     }
 
-    /// Consumption rate, over the last two refills and the time since.
-    pub fn ids_per_second(&self, issued: u64, now: i64) -> f64 {
+    /// Consumption rate, over the last two refills and the time since; `None` until there were three,
+    /// or a second has passed: two ids in a millisecond are no rate.
+    pub fn ids_per_second(&self, issued: u64, now: i64) -> Option<f64> {
         let since_us = u64::try_from(now.saturating_sub(self.last_refill)).unwrap_or(0);
         let us = self.paced_us + if self.last_refill > 0 { since_us } else { 0 };
         let ids = self.paced_ids + issued.saturating_sub(self.issued_at_refill);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let (ids, seconds) = (ids as f64, us as f64 / 1e6);
-        if us == 0 { 0.0 } else { ids / seconds }
+        (us >= 1_000_000 || us > 0 && self.refills > 2).then(|| ids / seconds)
     }
 }

@@ -28,6 +28,9 @@ pub struct Snowflake {
     // Off the hot path, and rarely written.
     /// See [`State::pack`].
     state: AtomicI64,
+    /// Time at which the kind of the state last changed, in microseconds since 2000; 0 if it never
+    /// has.
+    state_since: AtomicI64,
     /// End of the time recorded by the worker registry, in Unix milliseconds; nothing later is
     /// reserved. [`FOR_EVER`] if the worker id is not leased. Written by the [`Writer`].
     recorded_until_ms: AtomicI64,
@@ -49,6 +52,8 @@ pub struct Snowflake {
     pub resets: AtomicU32,
     /// `leaf_id.worker_id` as read by the launcher, plus 1; 0 if unset, or [`LEASED`].
     configured_worker_id: AtomicU32,
+    /// The launcher has read a `leaf_id.worker_id` that is not valid.
+    worker_id_invalid: AtomicU32,
     /// See [`leaf_id_core::keeper::Keeper::kept_worker_id`], plus 2; 1 if there is none; 0: no
     /// launcher has looked yet.
     kept_worker_id: AtomicU32,
@@ -142,8 +147,16 @@ impl Snowflake {
         self.kept_worker_id.store(number, Ordering::Release);
     }
 
-    /// Stores the worker id that the launcher has read from the configuration.
-    pub fn configure(&self, worker_id: WorkerId) {
+    /// True if the configuration has a `leaf_id.worker_id` that is not valid.
+    pub fn is_worker_id_invalid(&self) -> bool {
+        self.worker_id_invalid.load(Ordering::Acquire) != 0
+    }
+
+    /// Stores the worker id that the launcher has read from the configuration, and whether what
+    /// stands there now is not valid.
+    pub fn configure(&self, worker_id: WorkerId, is_invalid: bool) {
+        self.worker_id_invalid
+            .store(is_invalid.into(), Ordering::Release);
         let number = match worker_id {
             WorkerId::Unset => 0,
             WorkerId::Fixed(id) => u32::from(id) + 1,
@@ -236,11 +249,22 @@ impl Snowflake {
         }
     }
 
+    /// Time since which the generator is in this kind of state, in microseconds since 2000; 0 since
+    /// the server started. Read after the state: it is stored before.
+    pub fn state_since(&self) -> i64 {
+        self.state_since.load(Ordering::Acquire)
+    }
+
     /// Sets the state, and wakes waiters on a change. Called by the [`Writer`]: the launcher, or
     /// `leaf_snowflake_reset`. An exiting launcher that could not become the writer may also set
     /// Starting, which is what the writer sets then, too.
     pub fn show(&self, state: State) {
         let word = state.pack();
+        // Not where only the detail changes.
+        if self.state().text() != state.text() {
+            self.state_since
+                .store(pg::now_timestamp(), Ordering::Release);
+        }
         if self.state.swap(word, Ordering::AcqRel) != word {
             self.wake();
         }

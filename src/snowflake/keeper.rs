@@ -72,7 +72,7 @@ impl Keeper {
     pub fn tend(&mut self) -> Option<i64> {
         let snowflake = self.snowflake;
         let configured = guc::worker_id();
-        snowflake.configure(configured);
+        snowflake.configure(configured, guc::is_worker_id_invalid());
         self.machine.heed(self.configured(configured));
         snowflake.keep_worker_id(self.machine.kept_worker_id());
         let Some(writer) = snowflake.try_write() else {

@@ -26,7 +26,7 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
             Ok(())
         }
         State::WaitingOut { until_ms } => Err(too_far_ahead(until_ms)),
-        State::Unconfigured => Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
+        State::Unconfigured => Err(Failure::Snowflake(without_worker_id(area))),
         State::Standby => Err(Failure::Snowflake(SnowflakeError::StandbyWithoutLease)),
         State::Refused(refusal) => failure(area, refusal).map_or(Ok(()), Err),
     }
@@ -75,9 +75,21 @@ pub fn hint(area: &Area) -> Option<String> {
     let failure = match area.snowflake.state() {
         State::WaitingOut { until_ms } => Some(too_far_ahead(until_ms)),
         State::Refused(refusal) => failure(area, refusal),
+        State::Unconfigured if area.snowflake.is_worker_id_invalid() => {
+            Some(Failure::Snowflake(SnowflakeError::WorkerIdInvalid))
+        }
         State::Starting | State::Unconfigured | State::Standby | State::Open { .. } => None,
     };
     failure?.report().hint().map(Into::into)
+}
+
+/// The error where no worker id is in force.
+fn without_worker_id(area: &Area) -> SnowflakeError {
+    if area.snowflake.is_worker_id_invalid() {
+        SnowflakeError::WorkerIdInvalid
+    } else {
+        SnowflakeError::WorkerIdUnset
+    }
 }
 
 fn too_far_ahead(until_ms: i64) -> Failure {

@@ -52,7 +52,7 @@ struct Launcher {
 /// Exit callback; runs on every exit except a crash.
 fn launcher_exit() {
     let Some(area) = shmem::area() else { return };
-    area.launcher().set(core::ptr::null_mut());
+    area.launcher().leave();
     if let Err(error) = keeper::stop(&area.snowflake) {
         pgrx::warning!(
             "leaf_id: could not write leaf_id_reservation.json, so that snowflake ids will be ahead of the clock after the next start: {error}"
@@ -149,7 +149,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         serving: false,
     };
     launcher.serve();
-    area.launcher().set(pg::my_latch());
+    area.launcher().enter(pg::my_latch());
     pgrx::log!("{}", introduction());
     while !pg::asked_to_stop() {
         let serving = launcher.serve();

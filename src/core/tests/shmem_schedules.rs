@@ -142,7 +142,7 @@ impl World {
         server::start(slots);
         let area = shmem::area().unwrap();
         let launcher = server::new_latch();
-        area.launcher().set(launcher);
+        area.launcher().enter(launcher);
         Arc::new(Self {
             area,
             claim,

@@ -1,13 +1,97 @@
 //! Would catch: a fault that `leaf_id.problems` does not show, one that it still shows once it is
-//! over, a problem on a server where all is well, and a remedy that does not help. Those of tags
-//! that end are in `pgrx-tests/sql/views.sql`, too few worker slots in `worker::workers`, and lost
-//! claims in `operations::failover`.
+//! over, a problem on a server where all is well or where what is wrong passes within two seconds, a
+//! remedy that does not help, and a kind of problem that no test makes happen. Those of tags that end
+//! are in `pgrx-tests/sql/views.sql`.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use leaf_id_tests::{Fleet, Registry, Server, Session, Stop, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Each kind of problem: how often its severity stands in `sql/views.sql`, a part of its words there,
+/// and the test that makes it happen, runs its remedy if it has one, and sees it go.
+const KINDS: [(usize, &str, &str); 14] = [
+    (1, "gets no ids: %s", "a_locked_row_is_one_with_the_process"),
+    (3, "has issued its last id", "sql/views.sql"),
+    (
+        1,
+        "which tags are sourced from, is away",
+        "a_source_server_that_is_away_is_one",
+    ),
+    (
+        1,
+        "the clock of node",
+        "a_registry_that_does_not_answer_is_one_and_a_clock_that_is_off_another",
+    ),
+    (
+        1,
+        "worker ids', f.name",
+        "a_node_with_several_worker_ids_is_one",
+    ),
+    (
+        1,
+        "does not exist, and INSERTs",
+        "a_tag_that_columns_name_and_that_is_missing_is_one",
+    ),
+    (
+        1,
+        "w.tag, w.detail",
+        "claims_that_a_promotion_may_have_lost_are_one",
+    ),
+    (
+        1,
+        "no snowflake ids are issued",
+        "a_generator_that_is_refused_is_one_with_the_hint_of_the_error",
+    ),
+    (
+        1,
+        "is not valid: %s stays in force",
+        "a_worker_id_that_is_not_valid_is_one",
+    ),
+    (
+        1,
+        "does not renew the lease",
+        "a_registry_that_does_not_answer_is_one_and_a_clock_that_is_off_another",
+    ),
+    (1, "the clock was set back", "a_clock_set_back_is_one"),
+    (
+        1,
+        "off those of the other servers",
+        "a_registry_that_does_not_answer_is_one_and_a_clock_that_is_off_another",
+    ),
+    (1, "slots are in use", "too_few_slots_are_one"),
+    (
+        1,
+        "the server runs without the %s",
+        "a_worker_without_a_slot_is_one",
+    ),
+];
+
+#[test]
+fn each_kind_is_made_happen_by_a_test() {
+    let views = include_str!("../../../../sql/views.sql");
+    let kinds = views
+        .split("CREATE FUNCTION leaf_id_internal.leaf_tag_problems(")
+        .nth(1)
+        .and_then(|rest| rest.split("CREATE VIEW leaf_id.problems").next())
+        .unwrap();
+    let severities: usize = ["'critical'", "'warning'", "'info'"]
+        .map(|severity| kinds.matches(severity).count())
+        .iter()
+        .sum();
+    assert_eq!(
+        severities,
+        KINDS.iter().map(|(count, ..)| count).sum::<usize>()
+    );
+    for (_, words, test) in KINDS {
+        assert_eq!(kinds.matches(words).count(), 1, "{words}");
+        let is_here = include_str!("problems.rs").contains(&format!("fn {test}() {{"));
+        assert!(is_here || test == "sql/views.sql", "{test}");
+    }
+}
 
 /// Problems: severity, what, whether it is known since when, remedy, advice.
 fn problems(session: &mut Session) -> Vec<(String, String, bool, String, String)> {
@@ -98,7 +182,7 @@ fn a_generator_that_is_refused_is_one_with_the_hint_of_the_error() {
     let server = Server::with_leaf_id(&[("leaf_id.worker_id", "auto")]);
     let mut session = server.session();
     let what = "no snowflake ids are issued: no worker registry";
-    let (_, advice) = wait_for(&mut session, "critical", what, false);
+    let (_, advice) = wait_for(&mut session, "critical", what, true);
     session
         .fails("SELECT leaf_snowflake_next()")
         .is("55000")
@@ -107,6 +191,35 @@ fn a_generator_that_is_refused_is_one_with_the_hint_of_the_error() {
     server.set("leaf_id.worker_id", "7");
     session.next_snowflake();
     wait_for_none(&mut session);
+}
+
+/// The clock was ahead, and the server has crashed: what helps depends on how long the wait is.
+#[test]
+fn a_long_wait_is_one_with_advice_and_a_short_one_with_none() {
+    let server = Server::with_clock(0, &[("leaf_id.worker_id", "1")]);
+    for (ahead_ms, says) in [
+        (40_000, "Nothing is to be done"),
+        (400_000, "Correct the clock"),
+    ] {
+        server.clock().set(ahead_ms);
+        server.session().next_snowflake();
+        server.kill_9();
+        server.clock().set(0);
+        server.launch();
+        let mut session = server.session();
+        let what = "no snowflake ids are issued: waiting out an earlier reservation";
+        let (remedy, advice) = wait_for(&mut session, "critical", what, true);
+        assert_eq!(remedy, "");
+        assert!(advice.starts_with(says), "{advice}");
+        assert_eq!(
+            advice.contains("leaf_snowflake_reset"),
+            ahead_ms > 60_000,
+            "{advice}"
+        );
+        // It began at a time that is in the future now.
+        server.clock().set(-30_000);
+        wait_for(&mut session, "critical", what, true);
+    }
 }
 
 #[test]
@@ -204,4 +317,257 @@ fn a_node_with_several_worker_ids_is_one() {
     assert!(advice.contains("leaf_id.node_name"), "{advice}");
     copy.set("leaf_id.node_name", "b");
     wait_for_none(&mut session);
+}
+
+#[test]
+fn a_tag_that_columns_name_and_that_is_missing_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE items (id bigint DEFAULT leaf_segment_next('items'), k int) PARTITION BY LIST (k);
+         CREATE TABLE item PARTITION OF items FOR VALUES IN (1);
+         CREATE TABLE others (id bigint DEFAULT leaf_segment_next('items'));
+         CREATE TEMP TABLE passing (id bigint DEFAULT leaf_segment_next('passing'));
+         INSERT INTO items VALUES (41, 1);
+         CREATE ROLE stranger; GRANT CREATE ON SCHEMA public TO stranger; SET ROLE stranger;
+         CREATE TABLE theirs (id bigint DEFAULT leaf_segment_next('theirs')); RESET ROLE",
+    );
+    session
+        .fails("INSERT INTO items (k) VALUES (1)")
+        .is("42704");
+    let what = "tag \"items\" does not exist, and INSERTs fail into the columns that take ids from it (2, first id of public.items)";
+    let (remedy, _) = wait_for(&mut session, "critical", what, false);
+    assert_eq!(remedy, "SELECT * FROM public.leaf_sync('items')");
+    session.run(&remedy);
+    wait_for_none(&mut session);
+    assert_eq!(
+        session.ids("INSERT INTO items (k) VALUES (1) RETURNING id"),
+        [42]
+    );
+}
+
+#[test]
+fn a_worker_id_that_is_not_valid_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    server.configure("leaf_id.worker_id", "7");
+    session.next_snowflake();
+    assert_eq!(problems(&mut session), []);
+    server.configure("leaf_id.worker_id", "abc");
+    let what =
+        "what the configuration file sets as \"leaf_id.worker_id\" is not valid: 7 stays in force";
+    let (remedy, advice) = wait_for(&mut session, "warning", what, false);
+    assert_eq!(remedy, "ALTER SYSTEM SET leaf_id.worker_id = '7'");
+    assert!(advice.ends_with("SELECT pg_reload_conf()."), "{advice}");
+    session.next_snowflake();
+    server.restart();
+    let mut session = server.session();
+    let what = "no snowflake ids are issued: worker id is not valid";
+    let (none, advice) = wait_for(&mut session, "critical", what, true);
+    assert_eq!(none, "");
+    session
+        .fails("SELECT leaf_snowflake_next()")
+        .is("55000")
+        .says("\"leaf_id.worker_id\" is not valid")
+        .details("A worker id is a number from 0 to 1023")
+        .hints(&advice);
+    // The first remedy, of which the second half is the reload.
+    session.run(&remedy);
+    server.reload();
+    session.next_snowflake();
+    wait_for_none(&mut session);
+    // What is not set is no problem.
+    session.run("ALTER SYSTEM RESET leaf_id.worker_id");
+    server.configure("leaf_id.worker_id", "");
+    let state = "SELECT snowflake_state FROM leaf_id.server";
+    wait_until(LIMIT, "the reload", || {
+        session.value::<String>(state) == "no worker id"
+    });
+    session
+        .fails("SELECT leaf_snowflake_next()")
+        .is("55000")
+        .says("is not set");
+    assert_eq!(problems(&mut session), []);
+}
+
+#[test]
+fn claims_that_a_promotion_may_have_lost_are_one() {
+    let primary = Server::with_leaf_id(&[]);
+    let mut session = primary.session();
+    for tag in ["a", "b"] {
+        session.create_steady_tag(tag, 20);
+        session.take(tag, 5);
+    }
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    standby.promote();
+    let mut session = standby.session();
+    let what = "tag \"a\": it and 1 other tags have claimed no ids since a promotion";
+    let (remedy, advice) = wait_for(&mut session, "info", what, false);
+    assert!(
+        advice.starts_with("Nothing is to be done, unless"),
+        "{advice}"
+    );
+    session.run(&remedy);
+    wait_for_none(&mut session);
+}
+
+#[test]
+fn a_worker_without_a_slot_is_one() {
+    // One slot is the launcher's, the other that of logical replication.
+    let server = Server::with_leaf_id(&[("max_worker_processes", "2")]);
+    let mut session = server.session();
+    let what = "the server runs without the reserve worker of leaf_id";
+    let (remedy, advice) = wait_for(&mut session, "critical", what, true);
+    assert_eq!(remedy, "ALTER SYSTEM SET max_worker_processes = 6");
+    assert!(
+        advice.contains("with a restart, of standbys first"),
+        "{advice}"
+    );
+    session.run(&remedy);
+    server.restart();
+    let mut session = server.session();
+    session.create_tag("t");
+    session.next("t");
+    assert_eq!(problems(&mut session), []);
+}
+
+/// What a session saw that has asked for the problems every 20 ms, also over restarts: when, what,
+/// and for how many seconds, if that is known.
+type Seen = (Instant, String, Option<f64>);
+
+fn while_polling(server: &Server, work: impl FnOnce()) -> Vec<Seen> {
+    let done = AtomicBool::new(false);
+    let sql =
+        "SELECT what, extract(epoch FROM clock_timestamp() - since)::float8 FROM leaf_id.problems";
+    thread::scope(|scope| {
+        let polling = scope.spawn(|| {
+            let mut seen = Vec::new();
+            let mut session: Option<Session> = None;
+            loop {
+                // Once more after the work: what that has seen is seen here, too.
+                let is_last = done.load(Ordering::Acquire);
+                let asked = match &mut session {
+                    Some(session) => session.query(sql, &[]).ok(),
+                    None => {
+                        session = server.try_connect("postgres", "postgres").ok();
+                        continue;
+                    }
+                };
+                match asked {
+                    Some(rows) => {
+                        let at = Instant::now();
+                        seen.extend(rows.iter().map(|row| (at, row.get(0), row.get(1))));
+                    }
+                    // The server is not there, or the extension is not.
+                    None => session = None,
+                }
+                if is_last {
+                    break seen;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        work();
+        done.store(true, Ordering::Release);
+        polling.join().unwrap()
+    })
+}
+
+/// The shortest time for which a problem has lasted.
+const PASSES: Duration = Duration::from_secs(2);
+
+/// What was seen within two seconds of an event had passed by itself, or was no problem.
+#[track_caller]
+fn assert_calm(seen: &[Seen], events: &[(Instant, &str)]) {
+    for (at, what, _) in seen {
+        let last = events.iter().rev().find(|(began, _)| began <= at);
+        let (began, event) = last.expect("a problem before the first event");
+        assert!(*at - *began >= PASSES, "{what} at once after {event}");
+    }
+}
+
+#[test]
+fn what_passes_by_itself_is_none() {
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "1")]);
+    let mut events = Vec::new();
+    let seen = while_polling(&server, || {
+        let mut session = server.session();
+        let mut begin = |event| events.push((Instant::now(), event));
+        begin("the first start");
+        session.create_steady_tag("t", 10);
+        let use_it = || {
+            let mut session = server.session();
+            session.be_patient();
+            session.take("t", 50);
+            session.next_snowflake();
+        };
+        use_it();
+        begin("an installation");
+        session.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id");
+        session.create_steady_tag("t", 10);
+        use_it();
+        begin("a reload");
+        server.set("leaf_id.worker_id", "2");
+        use_it();
+        for worker in ["launcher", "reserve worker", "allocator"] {
+            begin(worker);
+            let name = format!("leaf_id {worker}");
+            server.terminate(server.worker(&name).unwrap());
+            use_it();
+        }
+        begin("a restart");
+        drop(session);
+        server.restart();
+        use_it();
+        begin("a crash");
+        server.crash();
+        use_it();
+        begin("a crash of the launcher");
+        server.crash_by(server.worker("leaf_id launcher").unwrap());
+        use_it();
+    });
+    assert_calm(&seen, &events);
+    let standby = server.standby(&[]);
+    standby.replay_all_of(&server);
+    let mut events = vec![(Instant::now(), "the standby")];
+    let seen = while_polling(&standby, || {
+        events.push((Instant::now(), "the promotion"));
+        standby.promote();
+        standby.session().next_snowflake();
+    });
+    let of_server: Vec<_> = seen
+        .into_iter()
+        .filter(|(_, what, _)| !what.contains("since a promotion"))
+        .collect();
+    assert_calm(&of_server, &events);
+}
+
+#[test]
+fn what_lasts_is_shown_after_two_seconds_and_before_five() {
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "1")]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 10);
+    session.take("t", 5);
+    let mut holder = server.session();
+    holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 't' FOR UPDATE");
+    session.run("SET leaf_id.refill_timeout = '1s'");
+    wait_until(LIMIT, "the end of the cached ids", || {
+        session.try_next("t").is_err()
+    });
+    let lasting = ["tag \"t\" gets no ids", "no snowflake ids are issued"];
+    let seen = while_polling(&server, || {
+        server.set("leaf_id.worker_id", "auto");
+        wait_until(LIMIT, "both", || {
+            problems(&mut session).len() == lasting.len()
+        });
+    });
+    for what in lasting {
+        let (.., lasted) = seen
+            .iter()
+            .find(|(_, seen, _)| seen.starts_with(what))
+            .unwrap();
+        let lasted = lasted.unwrap();
+        assert!((2.0..5.0).contains(&lasted), "{what}: {lasted}");
+    }
 }
