@@ -286,7 +286,7 @@ impl Failure {
             Self::OtherMessage { version, expected } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 format!(
-                    "message version {version}, not {expected}: its {} is older",
+                    "message version {version}, not {expected}: {} is older",
                     if version > expected { "receiver" } else { "sender" }
                 ),
             )

@@ -22,7 +22,7 @@ const MEMBERS: &str = "
 
 /// Lines that always differ between databases: oids, transaction ages, and the key of psql's
 /// restricted mode.
-const OWN: [&str; 6] = [
+const OWN: [&str; 7] = [
     "SELECT pg_catalog.binary_upgrade_set_next_",
     "SET relfrozenxid = ",
     // A TOAST table.
@@ -32,6 +32,8 @@ const OWN: [&str; 6] = [
     // Contains the oids of configuration tables. MEMBERS covers their names, and everything else in
     // this call.
     "pg_catalog.binary_upgrade_create_empty_extension(",
+    // Where leaf_registry was created.
+    "}'::pg_catalog.int8[]$$;",
 ];
 
 /// Catalog contents of a database, one entry per object, as dumped for `pg_upgrade`. So members of

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Each kind of problem: how often its severity stands in `sql/views.sql`, a part of its words there,
 /// and the test that makes it happen, runs its remedy if it has one, and sees it go.
-const KINDS: [(usize, &str, &str); 14] = [
+const KINDS: [(usize, &str, &str); 15] = [
     (1, "gets no ids: %s", "a_locked_row_is_one_with_the_process"),
     (3, "has issued its last id", "sql/views.sql"),
     (
@@ -35,6 +35,11 @@ const KINDS: [(usize, &str, &str); 14] = [
         1,
         "does not exist, and INSERTs",
         "a_tag_that_columns_name_and_that_is_missing_is_one",
+    ),
+    (
+        1,
+        "leaf_missing_execute(NULL)",
+        "a_role_without_execute_is_one",
     ),
     (
         1,
@@ -344,6 +349,23 @@ fn a_tag_that_columns_name_and_that_is_missing_is_one() {
         session.ids("INSERT INTO items (k) VALUES (1) RETURNING id"),
         [42]
     );
+}
+
+#[test]
+fn a_role_without_execute_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE ROLE app LOGIN; SELECT leaf_tag_create('t'), leaf_tag_grant('t', 'app');
+         REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC",
+    );
+    let mut app = server.connect_as("app", "postgres");
+    app.fails("SELECT leaf_segment_next('t')").is("42501");
+    let what = "role \"app\" may issue ids of tag \"t\", but may not execute public.leaf_segment_next(text)";
+    let (remedy, _) = wait_for(&mut session, "critical", what, false);
+    session.run(&remedy);
+    wait_for_none(&mut session);
+    assert_eq!(app.next("t"), 1);
 }
 
 #[test]

@@ -604,7 +604,7 @@ fn an_answer_of_another_version_is_not_read() {
     assert!(
         failure
             .detail
-            .contains("message version 2, not 1: its receiver is older"),
+            .contains("message version 2, not 1: receiver is older"),
         "{failure:?}"
     );
 }

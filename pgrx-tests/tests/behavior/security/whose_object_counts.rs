@@ -462,8 +462,9 @@ fn a_strangers_defaults_cost_others_no_time() {
             "{what}: {before:.1?}, and {after:.1?} beside 8,000 defaults of {length} bytes"
         );
         tell(&line);
-        // To find that none of them counts takes some 40 ms; leaf_check() has a row for each.
-        if what != "leaf_check()" && after > before * 3 + Duration::from_millis(100) {
+        // To find that none of them counts takes some 40 ms, or three times that beside other tests;
+        // leaf_check() has a row for each.
+        if what != "leaf_check()" && after > before * 3 + Duration::from_millis(300) {
             slow.push(line);
         }
     }

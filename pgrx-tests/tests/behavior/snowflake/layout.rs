@@ -119,7 +119,7 @@ fn a_worker_id_that_the_layout_does_not_have_is_refused() {
     session
         .fails("SELECT leaf_snowflake_next()")
         .is("55000")
-        .hints("a number that no other server has");
+        .details("a number from 0 to 63 ");
     for bad in ["64", "1023", "32768"] {
         session
             .fails(&format!("ALTER SYSTEM SET leaf_id.worker_id = '{bad}'"))
