@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod backend_local;
+mod cached;
 mod catalog;
 mod client;
 mod clock;

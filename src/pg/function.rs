@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
-use super::catalog::cached;
+use super::cached::cached;
 use super::roles::caller_may_use_schema;
 
 /// Catalog data of a function.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::catalog::cached;
+use super::cached::cached;
 use super::name::Name;
 use super::table::shape::SCHEMA;
 

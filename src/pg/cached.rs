@@ -1,0 +1,31 @@
+//! Columns of catalog rows, by the catalog cache.
+
+use pgrx::pg_sys;
+
+/// Reads a column of the object with this oid. `None` if there is no such object, or the column is
+/// null.
+///
+/// # Safety
+/// In a transaction. The cache is keyed by one oid, and the column is one of its table. `read`
+/// keeps no reference to the value, and fits its type.
+pub(super) unsafe fn cached<T>(
+    cache: pg_sys::SysCacheIdentifier::Type,
+    object: pg_sys::Oid,
+    column: u32,
+    read: impl FnOnce(pg_sys::Datum) -> T,
+) -> Option<T> {
+    // SAFETY: guaranteed by the caller; the row is released after the column is read.
+    unsafe {
+        let cache = cache.cast_signed();
+        let row = pg_sys::SearchSysCache1(cache, object.into());
+        if row.is_null() {
+            return None;
+        }
+        let mut null = false;
+        let column = i16::try_from(column).unwrap_or(0);
+        let value = pg_sys::SysCacheGetAttr(cache, row, column, &raw mut null);
+        let result = (!null).then(|| read(value));
+        pg_sys::ReleaseSysCache(row);
+        result
+    }
+}
