@@ -4,7 +4,7 @@
 //! Each page is run on a server of its own, like a reader would: block by block from the first to
 //! the last, as the superuser, in database app.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -19,25 +19,41 @@ const EXPECT: usize = 2;
 const RUN_BY: usize = 24;
 const NOT_RUN: usize = 3;
 
-/// A server with the settings shown on a page, and some for speed.
+/// Appends settings to the configuration file, and restarts the server.
+fn configure(server: &Server, settings: &str) {
+    let path = server.data_dir().join("postgresql.conf");
+    let mut conf = OpenOptions::new().append(true).open(path).unwrap();
+    conf.write_all(settings.as_bytes()).unwrap();
+    server.restart();
+}
+
+/// Follows README's "Install", but for the package, on a server that knows nothing of leaf_id.
+fn install(server: &Server) {
+    let readme = Page::read("README.md").blocks();
+    let is_install =
+        |block: &&Block| block.heading == "Install" && block.text.contains("psql <<'END'");
+    let block = readme.iter().find(is_install).expect("the installation");
+    let between = |begin: &str| {
+        let (_, rest) = block.text.split_once(begin).unwrap();
+        rest.split_once("\nEND").unwrap().0.to_owned() + "\n"
+    };
+    let output = psql(server, &between("psql <<'END'\n"));
+    assert!(output.status.success(), "{}", said(&output));
+    configure(server, &between("leaf_id.conf <<END\n"));
+}
+
+/// A server on which leaf_id was installed as README says, and then configured as a page says.
 fn server_of(blocks: &[Block]) -> Server {
-    let mut conf = vec![
-        ("leaf_id.worker_id".into(), "1".into()),
-        ("leaf_id.timestamp_reservation".into(), "100ms".into()),
-    ];
-    for block in blocks.iter().filter(|block| block.language == "ini") {
-        for line in block.text.lines() {
-            let (name, value) = line.split_once(" = '").expect("name = 'value'");
-            let (value, _) = value.split_once('\'').expect("the end of a value");
-            conf.push((name.to_string(), value.to_string()));
-        }
-    }
-    let conf: Vec<_> = conf
-        .iter()
-        .map(|(name, value)| (&**name, &**value))
-        .collect();
-    let server = Server::start(&conf);
+    let server = Server::start(&[("shared_preload_libraries", "")]);
     server.session().run("CREATE DATABASE app");
+    install(&server);
+    let page = blocks.iter().filter(|block| block.language == "ini");
+    let settings: String = page.map(|block| &*block.text).collect();
+    // For speed.
+    configure(
+        &server,
+        &format!("{settings}\nleaf_id.timestamp_reservation = '100ms'\n"),
+    );
     server
 }
 
