@@ -205,6 +205,7 @@ BEGIN
         CROSS JOIN LATERAL leaf_id_internal.leaf_column_max(
             m, CASE WHEN coalesce(u.size, 0) <= 100000000 THEN a.attnum END) v
         GROUP BY c.relation, c.column_name
+        ORDER BY c.relation, c.column_name
     LOOP
         IF this.largest >= $2 THEN
             larger := concat_ws(E'\n', larger, format(

@@ -364,7 +364,7 @@ FROM unnest('{serial PRIMARY KEY,bigint GENERATED ALWAYS AS IDENTITY,smallint,wh
              (2, 'SELECT leaf_adopt(''t'', ''id'', ''t'', 50)'),
              (3, 'INSERT INTO t DEFAULT VALUES'),
              (4, 'CREATE TABLE issued AS SELECT max(leaf_segment_next(''t'')) AS id FROM generate_series(1, 30)'),
-             (5, 'SELECT leaf_release(''t'', ''id'')'),
+             (5, 'SELECT source, first_id IN (51, 101) AS above_a_segment_or_two, details FROM leaf_release(''t'', ''id'')'),
              (6, 'INSERT INTO t DEFAULT VALUES RETURNING id > (SELECT id FROM issued) AS above'),
              (7, 'SELECT attidentity, pg_get_serial_sequence(''t'', ''id''), max_value, r.sqlstate AS tag
 FROM pg_attribute, pg_sequences, refusal(''SELECT leaf_segment_next(''''t'''')'') r
