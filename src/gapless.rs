@@ -53,13 +53,10 @@ static MARKS: Shape = Shape::new(
 /// Upper limit of the CHECK constraint: as for tags, one number remains above it.
 const MAX: i64 = i64::MAX - 1;
 
-/// Value of [`TAKEN_BY`] if no number was taken. Subtransaction ids start at 1.
+/// Value of [`CHANGED_BY`] if no number was taken. Subtransaction ids start at 1.
 const NO_SUBTRANSACTION: u32 = u32::MAX;
-/// The lowest subtransaction that has taken a number.
-static TAKEN_BY: AtomicU32 = AtomicU32::new(NO_SUBTRANSACTION);
-
-/// This transaction has edited a series, or deleted a mark.
-static EDITED: AtomicBool = AtomicBool::new(false);
+/// The lowest subtransaction that has taken a number, or edited a series.
+static CHANGED_BY: AtomicU32 = AtomicU32::new(NO_SUBTRANSACTION);
 
 static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
     transaction: on_transaction,
@@ -103,10 +100,11 @@ pub fn mark_arrives(call: &TriggerCall<'_>) -> Result<bool, Failure> {
     mark::arrives(call, &MARKS)
 }
 
-/// Records an edit.
-pub fn note_edit() {
-    EDITED.store(true, Ordering::Relaxed);
+/// Records that the open subtransaction takes a number, or edits a series or deletes its mark.
+pub fn note_change() {
+    // Registered first: what is noted has to be forgotten.
     pg::watch_transactions(&CALLBACKS, &WATCHING);
+    CHANGED_BY.fetch_min(pg::subtransaction(), Ordering::Relaxed);
 }
 
 /// The next number of a series, which stays locked until the end of the transaction.
@@ -140,40 +138,35 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
             series: pg::shown(series),
         }));
     }
-    // Register before the number is taken.
-    pg::watch_transactions(&CALLBACKS, &WATCHING);
-    TAKEN_BY.fetch_min(pg::subtransaction(), Ordering::Relaxed);
+    note_change();
     table.update(&stored, &[(LAST_NUMBER, Value::Bigint(number))]);
     mark.raise(Value::Text(series), number + 1);
     Ok(number)
 }
 
 fn on_transaction(event: TransactionEvent) {
-    let taken = TAKEN_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
+    let changed = CHANGED_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
     match event {
-        TransactionEvent::PreCommit if taken => pg::commit_synchronously(),
-        TransactionEvent::PrePrepare if taken || EDITED.load(Ordering::Relaxed) => {
-            Failure::Gapless(GaplessError::Prepared).raise()
-        }
+        TransactionEvent::PreCommit if changed => pg::commit_synchronously(),
+        TransactionEvent::PrePrepare if changed => Failure::Gapless(GaplessError::Prepared).raise(),
         TransactionEvent::PreCommit | TransactionEvent::PrePrepare => {}
         TransactionEvent::Commit | TransactionEvent::Abort => {
-            TAKEN_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed);
-            EDITED.store(false, Ordering::Relaxed);
+            CHANGED_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed);
         }
     }
 }
 
 fn on_subtransaction(number: u32, event: SubtransactionEvent) {
-    if TAKEN_BY.load(Ordering::Relaxed) < number {
+    if CHANGED_BY.load(Ordering::Relaxed) < number {
         return;
     }
     match event {
-        SubtransactionEvent::Abort => TAKEN_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed),
+        SubtransactionEvent::Abort => CHANGED_BY.store(NO_SUBTRANSACTION, Ordering::Relaxed),
         SubtransactionEvent::Commit { parent } => {
-            // Either nothing was taken, or by this subtransaction and its children.
-            let taken = TAKEN_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
-            if taken {
-                TAKEN_BY.store(parent, Ordering::Relaxed);
+            // Either nothing was changed, or by this subtransaction and its children.
+            let changed = CHANGED_BY.load(Ordering::Relaxed) != NO_SUBTRANSACTION;
+            if changed {
+                CHANGED_BY.store(parent, Ordering::Relaxed);
             }
         }
     }

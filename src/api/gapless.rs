@@ -23,7 +23,7 @@ fn leaf_gapless_raise(fcinfo: pg_sys::FunctionCallInfo) {
 fn leaf_gapless_edited(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name.
     let call = unsafe { trigger_call(fcinfo, "leaf_gapless_edited") };
-    gapless::note_edit();
+    gapless::note_change();
     call.unchanged()
 }
 

@@ -39,6 +39,7 @@ fn a_transaction_that_has_one_cannot_be_prepared() {
     for within in [
         "SAVEPOINT a; SELECT leaf_id.leaf_gapless_next('s'); ROLLBACK TO a",
         "SAVEPOINT a; SAVEPOINT b; SELECT leaf_id.leaf_gapless_next('s'); RELEASE b; ROLLBACK TO a",
+        "SAVEPOINT a; SELECT leaf_id.leaf_gapless_create('new'); ROLLBACK TO a",
         "SELECT 1",
     ] {
         session.run(&format!("BEGIN; {within}; PREPARE TRANSACTION 'p'"));
