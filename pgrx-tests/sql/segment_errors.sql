@@ -141,7 +141,7 @@ SELECT sqlstate FROM refusal('SET leaf_id.refill_timeout = 0');
 SELECT leaf_tag_create('idle'), leaf_tag_create('slow'), leaf_tag_create('ends', max_value => 1000000);
 SELECT take('slow', 3), take('ends', 3000);
 -- Within a second there is no rate.
-SELECT pg_sleep(1);
+SELECT wait_for_rate('slow'), wait_for_rate('ends') \g /dev/null
 SELECT tag, exhausted_at IS NULL AS endless,
        coalesce(isfinite(exhausted_at) AND exhausted_at < '9999-01-01', true) AND coalesce(cached_for < '1000 years', true) AS readable
 FROM leaf_id.tags_detail WHERE tag IN ('idle', 'slow', 'ends') ORDER BY tag;

@@ -67,3 +67,14 @@ BEGIN
     END LOOP;
     RAISE 'the spare segment of tag "%" does not come', tag;
 END $$;
+-- The rate of a tag is not known at once, and falls while none is used.
+CREATE FUNCTION public.wait_for_rate(tag text, below float8 DEFAULT 'Infinity') RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1..3000 LOOP
+        IF (SELECT ids_per_second < below FROM leaf_id.tags_detail s WHERE s.tag = $1) THEN
+            RETURN;
+        END IF;
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+    RAISE 'the rate of tag "%" does not come or fall', tag;
+END $$;

@@ -18,7 +18,7 @@ SET intervalstyle = 'postgres';
 SELECT leaf_tag_create('idle'), leaf_tag_create('invoices', start => 123019), leaf_tag_create('orders') \g /dev/null
 SELECT count(leaf_segment_next('invoices')) FROM generate_series(1, 3) \g /dev/null
 SELECT count(leaf_segment_next('orders')) FROM generate_series(1, 150) \g /dev/null
-SELECT wait_for_spare('orders'), pg_sleep(1) \g /dev/null
+SELECT wait_for_spare('orders'), wait_for_rate('orders', 200), wait_for_rate('invoices') \g /dev/null
 SELECT * FROM leaf_id.tags ORDER BY tag \g | sed -E 's/\| *[0-9.]+ \| [0-9]{2}:[0-9]{2}:[0-9]{2} \|/|  1204 | 00:00:02 |/; s/[0-9] \| +\| ok/6 |     | ok/'
 SELECT * FROM leaf_id.tags \g | awk 'length > 100'
 
@@ -80,7 +80,7 @@ SELECT leaf_tag_create('soon', max_value => 1000000) \g /dev/null
 SELECT count(leaf_segment_next('soon')) FROM generate_series(1, 500) \g /dev/null
 -- Two ids in a millisecond are no rate.
 SELECT ids_per_s FROM leaf_id.tags WHERE tag = 'soon';
-SELECT pg_sleep(1) \g /dev/null
+SELECT wait_for_rate('soon') \g /dev/null
 SELECT severity, regexp_replace(what, '[0-9]{4}-[0-9]{2}-[0-9]{2}', '...') AS what, remedy FROM leaf_id.problems \gx
 SELECT leaf_tag_drop('soon', forget => true) \g /dev/null
 
