@@ -12,10 +12,10 @@ use super::expression::{as_node, cells};
 
 /// A call in a column default that COPY FROM plans.
 ///
-/// Others plan expressions outside of a query, too: ALTER TABLE, CHECK constraints, PL/pgSQL, and
-/// extensions, which may take the result apart, and evaluate parts of it (Citus does). So only COPY
-/// gets what [`DefaultOfCopy::with_twin`] returns: it alone plans defaults in the memory context
-/// that it creates. If a later version names that otherwise, COPY inserts row by row.
+/// Expressions are planned outside of a query by ALTER TABLE, EXECUTE and CHECK constraints, too, and
+/// by extensions, which may evaluate parts of the result (Citus does). So only COPY gets what
+/// [`DefaultOfCopy::with_twin`] returns: it alone plans defaults in the memory context of this name,
+/// which it creates. Should a later version give it another name, COPY inserts row by row.
 #[derive(Clone, Copy)]
 pub struct DefaultOfCopy<'a>(&'a pg_sys::FuncExpr);
 
