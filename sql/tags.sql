@@ -114,7 +114,7 @@ BEGIN
             WHERE o.name = 'public' OR pg_has_role(i.untrusted, r.oid, 'USAGE')));
     IF columns IS NOT NULL THEN
         RAISE WARNING 'columns still take their ids from tags that are gone: %', names
-            USING DETAIL = columns, HINT = 'Each of their INSERTs fails. leaf_sync() creates the tags again, above the ids in the columns.';
+            USING DETAIL = columns, HINT = 'Their INSERTs fail until leaf_sync() has created the tags again, above the ids in the columns.';
     END IF;
     RETURN NULL;
 END
