@@ -59,13 +59,14 @@ fi
 
 # Into the copy of PostgreSQL, from a copy of the source.
 if [ "$1" = citus ] && [ ! -f "$("$PG_BIN/pg_config" --pkglibdir)/citus.so" ]; then
-    say "Building Citus (five minutes, once)"
+    say "Building Citus (a few minutes, once)"
     build=$TARGET/citus-$PG_MAJOR
     rm -rf "$build"
     cp -r "$CITUS" "$build"
-    # Later minor versions of PostgreSQL have a function of this name.
+    # Or make takes what is generated and committed for outdated, and needs autoconf.
+    touch "$build/configure" "$build"/src/include/*.in
+    # PostgreSQL 15.20 has this function itself.
     sed -i 's/\bhave_createdb_privilege\b/citus_&/g' "$build/src/include/pg_version_compat.h"
-    sed -i 's/\bhave_createdb_privilege\b/citus_&/g' "$build/src/backend/distributed/commands/serialize_distributed_ddls.c"
     (
         cd "$build"
         PG_CONFIG=$PG_BIN/pg_config ./configure --without-libcurl
