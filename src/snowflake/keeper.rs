@@ -263,20 +263,23 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
     let last = snowflake.generator.close();
     snowflake.show(State::Starting);
     // Closed without being the writer: what the writer stores is further ahead, and safe.
-    if !was_open || writer.is_none() {
+    if writer.is_none() {
         return Ok(());
     }
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    file::write(&Reservation {
-        worker_id: last.worker_id,
-        leased: snowflake.is_leased(),
-        reserved_until_ms: last.ms + epoch_ms,
-        epoch_ms,
-        layout: snowflake.generator.layout(),
-        clean: true,
-        issued: true,
-        used: used_before(last.worker_id, i64::MIN)?.0,
-    })?;
+    if was_open {
+        file::write(&Reservation {
+            worker_id: last.worker_id,
+            leased: snowflake.is_leased(),
+            reserved_until_ms: last.ms + epoch_ms,
+            epoch_ms,
+            layout: snowflake.generator.layout(),
+            clean: true,
+            issued: true,
+            used: used_before(last.worker_id, i64::MIN)?.0,
+        })?;
+    }
+    // Also of a server that no call has asked for an id.
     if snowflake.is_leased() {
         lease::mark_clean()?;
     }

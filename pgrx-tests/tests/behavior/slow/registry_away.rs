@@ -264,6 +264,25 @@ fn another_boot_does_not_serve() {
     assert_issued_once([ids]);
 }
 
+/// A member that no call has asked for an id proves by its token, too, that it is the original.
+#[test]
+fn a_member_that_has_issued_nothing_keeps_its_worker_id_over_a_reboot() {
+    let registry = registry_ahead(LONG_MS);
+    let server = registry.member("a");
+    for _ in 0..2 {
+        wait_until(LIMIT, "the lease", || {
+            server
+                .session()
+                .snowflake_status::<Option<i32>>("worker_id")
+                == Some(0)
+        });
+        server.stop(Stop::Fast);
+        edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
+        server.launch();
+    }
+    assert_eq!(worker_of(server.session().next_snowflake()), 0);
+}
+
 #[test]
 fn a_crashed_machine_has_another_worker_id_at_once() {
     let registry = registry_ahead(LONG_MS);
