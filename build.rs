@@ -13,6 +13,10 @@ fn main() {
         let version = name.strip_prefix("CARGO_FEATURE_PG")?;
         version.parse::<u16>().ok()
     });
+    // since_16 to the version: conditions on a version must hold for later ones, too.
+    for since in 16..=version.unwrap_or(0) {
+        println!("cargo::rustc-cfg=since_{since}");
+    }
     // Without an answer the linker's own directories have to do; pgrx itself complains
     // where there is no PostgreSQL at all.
     if let Some(postgresql) =

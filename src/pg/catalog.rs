@@ -153,7 +153,7 @@ fn extension_row<T>(read: impl FnOnce(pg_sys::HeapTuple, pg_sys::TupleDesc) -> T
 ///
 /// # Safety
 /// The relation is open.
-#[cfg(not(feature = "pg18"))]
+#[cfg(not(since_18))]
 pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
     // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::RelationGetPrimaryKeyIndex(table) }
@@ -163,7 +163,7 @@ pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
 ///
 /// # Safety
 /// The relation is open.
-#[cfg(feature = "pg18")]
+#[cfg(since_18)]
 pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
     // SAFETY: guaranteed by the caller. A deferrable key would do for lookups, but there is none.
     unsafe { pg_sys::RelationGetPrimaryKeyIndex(table, true) }
@@ -173,7 +173,7 @@ pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
 ///
 /// # Safety
 /// The descriptor is valid and has an attribute at that position.
-#[cfg(not(feature = "pg18"))]
+#[cfg(not(since_18))]
 pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     position: c_int,
@@ -191,7 +191,7 @@ pub unsafe fn attribute(
 ///
 /// # Safety
 /// The descriptor is valid and has an attribute at that position.
-#[cfg(feature = "pg18")]
+#[cfg(since_18)]
 pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     position: c_int,

@@ -43,7 +43,7 @@ fn address() -> Option<Vec<u8>> {
 
 /// # Safety
 /// Both exist, and a transaction is open.
-#[cfg(feature = "pg15")]
+#[cfg(not(since_16))]
 unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::pg_extension_ownercheck(extension, role) }
@@ -51,7 +51,7 @@ unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
 
 /// # Safety
 /// Both exist, and a transaction is open.
-#[cfg(not(feature = "pg15"))]
+#[cfg(since_16)]
 unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, extension, role) }

@@ -258,7 +258,7 @@ unsafe fn last_of(
 
 /// # Safety
 /// The table and its index are open and locked.
-#[cfg(not(feature = "pg18"))]
+#[cfg(not(since_18))]
 unsafe fn begin_index_scan(
     table: pg_sys::Relation,
     index: pg_sys::Relation,
@@ -270,7 +270,7 @@ unsafe fn begin_index_scan(
 
 /// # Safety
 /// The table and its index are open and locked.
-#[cfg(feature = "pg18")]
+#[cfg(since_18)]
 unsafe fn begin_index_scan(
     table: pg_sys::Relation,
     index: pg_sys::Relation,

@@ -131,7 +131,7 @@ pub fn is_free(database: u32) -> bool {
 ///
 /// # Safety
 /// The tag is complete, and the mode belongs to its lock method.
-#[cfg(not(feature = "pg18"))]
+#[cfg(not(since_18))]
 unsafe fn try_lock(
     tag: &pg_sys::LOCKTAG,
     mode: pg_sys::LOCKMODE,
@@ -145,7 +145,7 @@ unsafe fn try_lock(
 ///
 /// # Safety
 /// The tag is complete, and the mode belongs to its lock method.
-#[cfg(feature = "pg18")]
+#[cfg(since_18)]
 unsafe fn try_lock(
     tag: &pg_sys::LOCKTAG,
     mode: pg_sys::LOCKMODE,

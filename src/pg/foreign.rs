@@ -34,7 +34,7 @@ pub fn check_foreign_server(name: &Name) -> Result<(), ServerProblem> {
 
 /// # Safety
 /// A transaction is open.
-#[cfg(feature = "pg15")]
+#[cfg(not(since_16))]
 unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
     unsafe { pg_sys::pg_foreign_server_ownercheck(server, role) }
@@ -42,7 +42,7 @@ unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
 
 /// # Safety
 /// A transaction is open.
-#[cfg(not(feature = "pg15"))]
+#[cfg(since_16)]
 unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
     unsafe { pg_sys::object_ownercheck(pg_sys::ForeignServerRelationId, server, role) }

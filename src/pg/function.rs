@@ -152,14 +152,14 @@ pub fn check_call(function: u32) {
 }
 
 /// Checks EXECUTE. Raises an error if the function was dropped.
-#[cfg(feature = "pg15")]
+#[cfg(not(since_16))]
 fn aclcheck(function: u32, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     // SAFETY: in a transaction; accepts any two oids.
     unsafe { pg_sys::pg_proc_aclcheck(function.into(), role, pg_sys::ACL_EXECUTE) }
 }
 
 /// Checks EXECUTE. Raises an error if the function was dropped.
-#[cfg(not(feature = "pg15"))]
+#[cfg(since_16)]
 fn aclcheck(function: u32, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ProcedureRelationId;
     // SAFETY: in a transaction; accepts any two oids, and the catalog has privileges.

@@ -98,9 +98,9 @@ pub(super) fn is_locked_by_me(relation: u32) -> bool {
     let mode = pg_sys::AccessExclusiveLock.cast_signed();
     // SAFETY: a complete tag and a mode of its lock method.
     unsafe {
-        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        #[cfg(not(since_17))]
         let held = pg_sys::LockHeldByMe(&raw const tag, mode);
-        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        #[cfg(since_17)]
         let held = pg_sys::LockHeldByMe(&raw const tag, mode, false);
         held
     }
@@ -125,7 +125,7 @@ pub fn table_holder(relation: u32) -> LockHolder {
     }
 }
 
-#[cfg(any(feature = "pg15", feature = "pg16"))]
+#[cfg(not(since_17))]
 fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
     unsafe extern "C-unwind" {
         // Missing in the bindings.
@@ -139,7 +139,7 @@ fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
     process.filter(holds).map_or(0, |process| process.pid)
 }
 
-#[cfg(any(feature = "pg17", feature = "pg18"))]
+#[cfg(since_17)]
 fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
     // SAFETY: accepts any number, and returns null or a PGPROC, which stays in shared memory as
     // long as the server runs. It may have been reused; hence the comparison below.

@@ -106,13 +106,13 @@ pub fn wait_for(ms: i64, sockets: &[(RawFd, Readiness)], event: WaitEvent) {
 /// `PGINVALID_SOCKET`.
 const NO_SOCKET: c_int = -1;
 
-#[cfg(any(feature = "pg15", feature = "pg16"))]
+#[cfg(not(since_17))]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
     // SAFETY: TopMemoryContext lives as long as the process.
     unsafe { pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, count) }
 }
 
-#[cfg(any(feature = "pg17", feature = "pg18"))]
+#[cfg(since_17)]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
     // SAFETY: the resource owner may be null: the set lives until it is freed.
     unsafe { pg_sys::CreateWaitEventSet(core::ptr::null_mut(), count) }

@@ -85,11 +85,11 @@ pub fn report_activity(activity: Option<&CStr>) {
 /// Number of background workers registered so far, in the postmaster. RegisterBackgroundWorker()
 /// only logs that there is no slot.
 pub fn registered_workers() -> usize {
-    #[cfg(not(feature = "pg18"))]
+    #[cfg(not(since_18))]
     unsafe extern "C" {
         static BackgroundWorkerList: pg_sys::slist_head;
     }
-    #[cfg(feature = "pg18")]
+    #[cfg(since_18)]
     unsafe extern "C" {
         static BackgroundWorkerList: pg_sys::dlist_head;
     }

@@ -151,7 +151,7 @@ pub fn caller_may_update(table: u32) -> bool {
 ///
 /// # Safety
 /// A transaction is open.
-#[cfg(feature = "pg15")]
+#[cfg(not(since_16))]
 pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
     let result = unsafe { pg_sys::pg_namespace_aclcheck(schema, raw_user(), pg_sys::ACL_USAGE) };
@@ -162,7 +162,7 @@ pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
 ///
 /// # Safety
 /// A transaction is open.
-#[cfg(not(feature = "pg15"))]
+#[cfg(since_16)]
 pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
     let catalog = pg_sys::NamespaceRelationId;
     // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.

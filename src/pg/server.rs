@@ -76,13 +76,13 @@ pub fn is_pristine() -> bool {
     unsafe { next_oid().read_volatile() }.to_u32() < pg_sys::FirstNormalObjectId
 }
 
-#[cfg(any(feature = "pg15", feature = "pg16"))]
+#[cfg(not(since_17))]
 fn next_oid() -> *const pg_sys::Oid {
     // SAFETY: set before the process runs extensions.
     unsafe { &raw const (*pg_sys::ShmemVariableCache).nextOid }
 }
 
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+#[cfg(since_17)]
 fn next_oid() -> *const pg_sys::Oid {
     // SAFETY: set before the process runs extensions.
     unsafe { &raw const (*pg_sys::TransamVariables).nextOid }

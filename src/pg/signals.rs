@@ -7,9 +7,9 @@ use pgrx::pg_sys;
 
 use super::process::terminating;
 
-#[cfg(not(feature = "pg18"))]
+#[cfg(not(since_18))]
 pub use pg_sys::pqsignal;
-#[cfg(feature = "pg18")]
+#[cfg(since_18)]
 pub use pg_sys::pqsignal_be as pqsignal;
 
 unsafe extern "C-unwind" {

@@ -25,7 +25,7 @@ unsafe extern "C-unwind" {
 }
 
 /// `USER_TIMEOUT` of utils/timeout.h: requests a new timeout id.
-const USER_TIMEOUT: c_int = if cfg!(any(feature = "pg15", feature = "pg16")) {
+const USER_TIMEOUT: c_int = if cfg!(not(since_17)) {
     12
 } else {
     13

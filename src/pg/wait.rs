@@ -1,6 +1,6 @@
 //! Short waits, and wait events.
 
-#[cfg(any(feature = "pg17", feature = "pg18"))]
+#[cfg(since_17)]
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use pgrx::pg_sys;
@@ -24,14 +24,14 @@ pub enum WaitEvent {
 
 impl WaitEvent {
     /// The number that PostgreSQL's wait functions take.
-    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    #[cfg(not(since_17))]
     pub fn number(self) -> u32 {
         // These versions have one wait event for all extensions.
         pg_sys::PG_WAIT_EXTENSION
     }
 
     /// The number that PostgreSQL's wait functions take.
-    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    #[cfg(since_17)]
     pub fn number(self) -> u32 {
         static NUMBERS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
         let (index, name) = match self {

@@ -137,12 +137,12 @@ impl Table {
                 pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
                 let new = row.with(changes);
                 let indexes = pg_sys::CatalogOpenIndexes(self.relation);
-                #[cfg(feature = "pg15")]
+                #[cfg(not(since_16))]
                 let summarizing_only = {
                     pg_sys::simple_heap_update(self.relation, &raw mut (*row.tuple).t_self, new);
                     false
                 };
-                #[cfg(not(feature = "pg15"))]
+                #[cfg(since_16)]
                 let summarizing_only = {
                     let mut to_update = pg_sys::TU_UpdateIndexes::TU_All;
                     pg_sys::simple_heap_update(
@@ -188,7 +188,7 @@ impl Table {
             for number in 0..usize::try_from((*indexes).ri_NumIndices).unwrap_or(0) {
                 let info = *(*indexes).ri_IndexRelationInfo.add(number);
                 let index = *(*indexes).ri_IndexRelationDescs.add(number);
-                #[cfg(not(feature = "pg15"))]
+                #[cfg(since_16)]
                 if summarizing_only && !(*info).ii_Summarizing {
                     continue;
                 }
