@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests leaf_id with software that operators run alongside PostgreSQL, from Debian's packages, which
-# it installs: test-operations.sh monitoring|patroni|pgbackrest|pg_repack|citus. Citus is built from its
-# source, whose path is in CITUS. The programs are in pgrx-tests/operations; everything they start ends
-# with them.
+# it installs: test-operations.sh monitoring|patroni|pgbackrest|pg_repack|neighbors|citus. Citus is built
+# from its source, whose path is in CITUS. The programs are in pgrx-tests/operations; everything they start
+# ends with them.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -20,6 +20,13 @@ pgbackrest)
 pg_repack)
     what="pg_repack: every table under load" program=pg_repack packages=("postgresql-$PG_MAJOR-repack")
     ;;
+neighbors)
+    what="ten other libraries: the regression tests beside them" program=neighbors
+    packages=()
+    for name in pgaudit cron plpgsql-check pldebugger pg-qualstats pg-stat-kcache pg-wait-sampling set-user; do
+        packages+=("postgresql-$PG_MAJOR-$name")
+    done
+    ;;
 citus)
     what="Citus: every statement on every node" program=citus
     packages=(flex gcc libkrb5-dev liblz4-dev libpam0g-dev libselinux1-dev libssl-dev libzstd-dev make)
@@ -27,7 +34,7 @@ citus)
         "as in: make test-citus CITUS=/path/to/citus" \
         "Version 13.2 is for PostgreSQL 15 to 17, and 14 for 16 to 18."
     ;;
-*) die "test-operations.sh monitoring, patroni, pgbackrest, pg_repack or citus" ;;
+*) die "test-operations.sh monitoring, patroni, pgbackrest, pg_repack, neighbors or citus" ;;
 esac
 packages+=(python3 python3-psycopg2 python3-yaml)
 
@@ -49,13 +56,18 @@ fi
 locate_copy
 export_test_env
 
-# The server is a copy, which does not have it.
-if [ "$1" = pg_repack ]; then
-    system=/usr/lib/postgresql/$PG_MAJOR
-    cp "$system/bin/pg_repack" "$PG_BIN"
-    cp "$system/lib/pg_repack.so" "$("$PG_BIN/pg_config" --pkglibdir)"
-    cp "/usr/share/postgresql/$PG_MAJOR/extension/pg_repack"* "$("$PG_BIN/pg_config" --sharedir)/extension"
-fi
+# The server is a copy, which does not have them.
+for package in "${packages[@]}"; do
+    [[ $package = postgresql-$PG_MAJOR-* ]] || continue
+    mapfile -t files < <(dpkg --listfiles "$package" | grep -E "^/usr/(lib|share)/postgresql/$PG_MAJOR/(bin|lib|extension)/[^/]+$")
+    for file in "${files[@]}"; do
+        case $file in
+        */bin/*) cp "$file" "$PG_BIN" ;;
+        *.so) cp "$file" "$("$PG_BIN/pg_config" --pkglibdir)" ;;
+        */extension/*) cp "$file" "$("$PG_BIN/pg_config" --sharedir)/extension" ;;
+        esac
+    done
+done
 
 # Into the copy of PostgreSQL, from a copy of the source.
 if [ "$1" = citus ] && [ ! -f "$("$PG_BIN/pg_config" --pkglibdir)/citus.so" ]; then
@@ -91,6 +103,11 @@ end() {
 trap end EXIT
 trap 'exit 130' INT TERM
 cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/packaging/patroni/* "$ROOT/docs/fleet-and-failover.md" "$run"
+if [ "$1" = neighbors ]; then
+    mkdir "$run/regress"
+    cp -r "$ROOT"/pgrx-tests/{sql,expected,schedule} "$run/regress"
+    ! is_root || chown -R "$SERVER_USER" "$run/regress"
+fi
 # A clock that can be set, preloaded as in other tests.
 [ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
 
