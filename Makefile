@@ -1,6 +1,7 @@
 # Every recipe is one script in scripts/; what they share is scripts/lib.sh.
 #
-# PG_MAJOR   version of the system's PostgreSQL that is developed and tested against (15)
+# PG_MAJOR   version of the system's PostgreSQL that is developed and tested against (the one in this
+#            release of Debian; elsewhere 15)
 # SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions latency start-up)
 # TESTS      which tests on real servers "make check", "make test" and "make test-all" run, and no others,
 #            by the beginnings of their names: "lease segment::waits"
@@ -14,8 +15,8 @@ PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench check test test-all test-clients test-another-version \
-        test-upgrade test-monitoring test-patroni test-pgbackrest test-pg-repack test-citus test-arm64 torture night lint fmt all install \
-        installcheck uninstall package deb test-deb test-dist-upgrade test-image rpm-spec release matrix env \
+        test-upgrade test-monitoring test-patroni test-pgbackrest test-pg-repack test-neighbors test-citus torture night lint fmt all install \
+        installcheck uninstall package deb test-deb test-from-nothing test-dist-upgrade test-image rpm-spec release matrix env \
         clean distclean
 
 help: ## list the targets
@@ -63,11 +64,11 @@ test-pgbackrest: ## a restore to a point in time, by pgBackRest, installed by ap
 test-pg-repack: ## pg_repack of every table of leaf_id, under load, installed by apt
 	@scripts/test-operations.sh pg_repack
 
+test-neighbors: ## the regression tests beside ten other libraries, installed by apt
+	@scripts/test-operations.sh neighbors
+
 test-citus: ## a Citus cluster: every statement on every node. Built from CITUS=/path/to/its/source
 	@CITUS=$(CITUS) scripts/test-operations.sh citus
-
-test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, ten minutes or more
-	@scripts/test-arm64.sh
 
 night: ## everything random, and what it met in bench/results/night.md: two and a half hours or more; NIGHT=600: of ten minutes of torture
 	@scripts/night.sh $(NIGHT)
@@ -102,11 +103,14 @@ uninstall: ## remove what "make install" installed for PG_CONFIG
 package: ## build a directory to package, for PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh package '$(PG_CONFIG)'
 
-deb: ## build a Debian package for PG_CONFIG, or for SUITE's PostgreSQL in a bare one, in target/deb
-	@scripts/deb.sh '$(PG_CONFIG)' '$(SUITE)'
+deb: ## build a Debian package for PG_CONFIG, or for SUITE's PostgreSQL in a bare one (ARCH=arm64: cross), in target/deb
+	@scripts/deb.sh '$(PG_CONFIG)' '$(SUITE)' '$(ARCH)'
 
 test-deb: ## install DEB in a bare Debian SUITE (bookworm, trixie), and insert: as root
 	@scripts/test-deb.sh '$(SUITE)' '$(DEB)'
+
+test-from-nothing: ## make demo, or another TARGET, in a bare Debian SUITE without Rust and PostgreSQL: as root
+	@scripts/test-from-nothing.sh '$(SUITE)' $(TARGET)
 
 test-dist-upgrade: ## pg_upgrade from OLD_SUITE's PostgreSQL with OLD_DEB to SUITE's with DEB, in a bare SUITE: as root
 	@scripts/test-dist-upgrade.sh '$(OLD_SUITE)' '$(OLD_DEB)' '$(SUITE)' '$(DEB)'

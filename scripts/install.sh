@@ -76,17 +76,19 @@ files=${3:-$CARGO_TARGET_DIR/leaf_id-pg$major}
 say "Building leaf_id for $version"
 compile "$major"
 rm -rf "$files"
-place_files "$CARGO_TARGET_DIR/release/libleaf_id.so" "$pg_config" "$files"
+# Cargo's own setting, for another processor.
+built=$CARGO_TARGET_DIR/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release/libleaf_id.so
+place_files "$built" "$pg_config" "$files"
 if [ "$what" = package ]; then
     # Debian and RPM packages have their own place for it.
-    [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" >"$files/THIRD-PARTY"
+    [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" "$built" >"$files/THIRD-PARTY"
     say "The files to package are in $files"
     exit
 fi
 
 # Use root only if necessary; cargo has run as the user.
 if [ -w "$library" ] && [ -w "$extension" ]; then
-    place_files "$CARGO_TARGET_DIR/release/libleaf_id.so" "$pg_config"
+    place_files "$built" "$pg_config"
 else
     find "$files" -type f -printf '%P\n' | while IFS= read -r file; do
         note "sudo install /$file"

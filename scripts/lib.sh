@@ -52,15 +52,23 @@ changed_at() {
 # Maintainer and address, also from Cargo.toml.
 maintainer() { sed -nE 's/^authors = \["(.*)"\]$/\1/p' "$ROOT/Cargo.toml"; }
 
+# Addresses of the project, also from there.
+homepage() { sed -nE 's/^homepage = "(.*)"$/\1/p' "$ROOT/Cargo.toml"; }
+repository() { sed -nE 's/^repository = "(.*)"$/\1/p' "$ROOT/Cargo.toml"; }
+
+# authors_of DIRECTORY: authors in its manifest, if any.
+authors_of() {
+    sed -nE '/^authors = \[/{ :more; /\]$/!{ N; b more; }; p; q; }' "$1/Cargo.toml" | grep -oE '"[^"]*"' | tr -d '"' | paste -sd'|' | sed 's/|/, /g'
+}
+
 # as_server COMMAND...: runs as the servers' user, from /, since that user may not have access to
-# the current directory. Without RUST_BACKTRACE, since pgrx would add a backtrace to the DETAIL of
-# each error.
+# the current directory.
 as_server() (
     cd /
     if is_root; then
-        exec runuser -u "$SERVER_USER" -- env -u RUST_BACKTRACE "$@"
+        exec runuser -u "$SERVER_USER" -- "$@"
     fi
-    exec env -u RUST_BACKTRACE "$@"
+    exec "$@"
 )
 
 # as_root COMMAND...: for changes of the system. sudo asks on the terminal, or fails without one.
@@ -72,6 +80,14 @@ as_root() {
     else
         die "this takes root: $*" "Run this as root, or install sudo."
     fi
+}
+
+# The version in this release of Debian.
+version_of_release() {
+    case $(sed -nE 's/^VERSION_ID="?([0-9]+)"?$/\1/p' /etc/os-release 2>/dev/null) in
+    13) echo 17 ;;
+    *) echo 15 ;;
+    esac
 }
 
 # Chooses the PostgreSQL to develop and test with: the system's of version PG_MAJOR, or that of
@@ -93,7 +109,7 @@ choose_postgresql() {
             PG_CONFIG=$PG_FROM/bin/pg_config
         fi
     fi
-    PG_MAJOR=${PG_MAJOR:-15}
+    PG_MAJOR=${PG_MAJOR:-$(version_of_release)}
     PG_NAME=pg$PG_MAJOR
     # Directory of packages from Debian and apt.postgresql.org.
     PG_SYSTEM=/usr/lib/postgresql/$PG_MAJOR
@@ -180,18 +196,32 @@ record() {
     ! is_root || chown -R --reference="$ROOT" "$TARGET/results"
 }
 
+# Version of Rust that Cargo.toml asks for.
+rust_version() { sed -nE 's/^rust-version = "([0-9.]+)"$/\1/p' "$ROOT/Cargo.toml"; }
+
+# is_new_rust VERSION: that one or a later one.
+is_new_rust() { [ "$(printf '%s\n' "$(rust_version)" "${1%%[-+]*}" | sort -V | head -n 1)" = "$(rust_version)" ]; }
+
+# Puts a Rust that is new enough first in PATH: the one there, rustup's, or the distribution's. pgrx
+# calls rustfmt.
+find_rust() {
+    local directory found
+    for directory in "$(dirname "$(command -v cargo || echo /usr/bin/cargo)")" "${CARGO_HOME:-${HOME:-}/.cargo}/bin" /usr/bin; do
+        if [ -x "$directory/cargo" ] && "$directory/rustfmt" --version >/dev/null 2>&1 &&
+            found=$("$directory/rustc" --version 2>/dev/null) && is_new_rust "$(cut -d' ' -f2 <<<"$found")"; then
+            case $PATH in
+            "$directory":*) ;;
+            *) export PATH=$directory:$PATH ;;
+            esac
+            return
+        fi
+    done
+    return 1
+}
+
 need_rust() {
-    local wanted found
-    if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ]; then
-        PATH=${CARGO_HOME:-${HOME:-}/.cargo}/bin:$PATH
-        export PATH
-    fi
-    command -v cargo >/dev/null ||
-        die "Rust is missing" "Install it from https://rustup.rs (not as root, if you are not)."
-    wanted=$(sed -nE 's/^rust-version = "([0-9.]+)"$/\1/p' Cargo.toml)
-    found=$(rustc --version | cut -d' ' -f2)
-    [ "$(printf '%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1)" = "$wanted" ] ||
-        die "Rust $wanted or later is needed, this is $found" "rustup update"
+    find_rust || die "Rust $(rust_version) or later is missing, with cargo and rustfmt" \
+        "scripts/setup.sh installs Debian's. Elsewhere: https://rustup.rs"
 }
 
 # compile MAJOR OPTION...: compiles the library for this version of PostgreSQL, into

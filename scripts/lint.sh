@@ -8,7 +8,6 @@
 need_rust
 need_pgspot
 locate_copy
-cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 
 say "House rules"
@@ -21,6 +20,9 @@ say "One version"
 # The version of meta-spec is that of the format.
 [ "$(sed '/"meta-spec"/,/}/d' META.json | grep -cF "\"version\": \"$(version)\"")" = 2 ] || die "META.json has another version than Cargo.toml"
 grep -qF "\"maintainer\": \"$(maintainer)\"" META.json || die "META.json has another maintainer than Cargo.toml"
+for address in "\"homepage\": \"$(homepage)\"" "\"url\": \"$(repository)\""; do
+    grep -qF "$address" META.json || die "META.json has another address than Cargo.toml"
+done
 grep -qF "\"PostgreSQL\": \"$(versions | head -n 1).0.0\"" META.json || die "META.json has another first version of PostgreSQL"
 say "Modules without a cycle"
 scripts/module-graph.sh --self-test

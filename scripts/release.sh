@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # release.sh: checks, builds and collects the files of a release in target/release-VERSION: source
 # archives, Debian packages, notes, and checksums. Does not push or tag anything. Packages are built
-# and tested for the releases of Debian below, as root with debootstrap; otherwise for the
+# and tested for the releases of Debian below, for amd64 and arm64, as root with debootstrap and qemu-user-static; otherwise for the
 # PostgreSQLs of this system, untested. release.sh --trial continues if something is missing, and
 # reports it; runs only make lint and the tests of packages; and collects in
 # target/release-VERSION-trial.
@@ -88,6 +88,18 @@ git archive --prefix="leaf_id-$version/" --format=tar "$commit" | gzip --no-name
 # In the format required by PGXN.
 git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" "$commit"
 notes >"$out/notes.md"
+# What is compiled, as CycloneDX. THIRD-PARTY in each package says what of it is in the library.
+if cargo cyclonedx --version >/dev/null 2>&1; then
+    bill=leaf_id-$version.cdx
+    cargo cyclonedx --quiet --format json --no-build-deps --target x86_64-unknown-linux-gnu --override-filename "$bill"
+    mv "$bill.json" "$out/"
+    find . -path ./target -prune -o -name "$bill.json" -exec rm {} +
+else
+    unchecked+=('there is NO BILL OF MATERIALS: cargo install cargo-cyclonedx --locked')
+fi
+case $(maintainer)$(homepage) in
+*example.org*) unchecked+=('Cargo.toml NAMES NO REAL MAINTAINER AND ADDRESS yet') ;;
+esac
 built=0
 # package PG_CONFIG [SUITE]: builds a package, and sets deb.
 package() {
@@ -97,9 +109,12 @@ package() {
 }
 if is_root && command -v debootstrap >/dev/null; then
     for suite in "${suites[@]}"; do
-        package pg_config "$suite"
-        "$ROOT/scripts/test-deb.sh" "$suite" "$deb"
+        for architecture in amd64 arm64; do
+            package pg_config "$suite" "$architecture"
+            "$ROOT/scripts/test-deb.sh" "$suite" "$deb"
+        done
     done
+    cp "$TARGET/deb/leaf-id_${version/-/\~}"*.{dsc,tar.xz} "$out/"
 else
     for pg_config in /usr/lib/postgresql/*/bin/pg_config; do
         [ -f "$("$pg_config" --includedir-server)/postgres.h" ] || continue

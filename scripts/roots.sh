@@ -29,12 +29,22 @@ in_root() {
         DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# unpack_root SUITE [ARCHITECTURE [PACKAGE]]: creates a Debian of that release in BARE, with sudo,
-# today's package lists, that package and no other additions. It is bootstrapped once, and kept as
-# an archive.
+# emulate ARCHITECTURE: makes the kernel start qemu for programs of that processor, as Debian's
+# package qemu-user-static does where systemd runs.
+emulate() {
+    local binfmt=/proc/sys/fs/binfmt_misc
+    [ "$1" = arm64 ] || die "no such architecture: $1 (arm64)"
+    [ -e /usr/lib/binfmt.d/qemu-aarch64.conf ] || die "qemu is missing" "apt install qemu-user-static"
+    [ -e $binfmt/register ] || mount -t binfmt_misc binfmt_misc $binfmt
+    [ -e $binfmt/qemu-aarch64 ] || cat /usr/lib/binfmt.d/qemu-aarch64.conf >$binfmt/register
+}
+
+# unpack_root SUITE [ARCHITECTURE]: creates a Debian of that release in BARE, with sudo, today's
+# package lists, and no other additions. It is bootstrapped once, and kept as an archive.
 unpack_root() {
     local suite=$1 architecture=${2:-$(dpkg --print-architecture)} archive new
-    archive=$TARGET/roots/$suite-$architecture${3:+-$3}.tar
+    archive=$TARGET/roots/$suite-$architecture.tar
+    [ "$architecture" = "$(dpkg --print-architecture)" ] || emulate "$architecture"
     BARE_LOG=$TARGET/roots/$suite-$architecture-$(basename "$0" .sh).log
     : >"$BARE_LOG"
     if [ ! -f "$archive" ]; then
@@ -45,14 +55,11 @@ unpack_root() {
             http://deb.debian.org/debian /usr/share/debootstrap/scripts/sid
         # Answer all questions with yes, and accept a mirror that lags behind.
         printf '%s "%s";\n' APT::Get::Assume-Yes true Acquire::Check-Valid-Until false >"$new/etc/apt/apt.conf.d/bare"
-        echo "deb http://deb.debian.org/debian-security $suite-security main" >>"$new/etc/apt/sources.list"
+        [ "$suite" = sid ] ||
+            echo "deb http://deb.debian.org/debian-security $suite-security main" >>"$new/etc/apt/sources.list"
         cp /etc/resolv.conf "$new/etc/"
         # Required by sudo.
         echo "127.0.0.1 localhost $(hostname)" >"$new/etc/hosts"
-        if [ -n "${3:-}" ]; then
-            logged chroot "$new" apt-get -q update
-            logged chroot "$new" env LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive apt-get -q install --no-install-recommends "$3"
-        fi
         tar -C "$new" --one-file-system -cf "$archive.new" .
         mv "$archive.new" "$archive"
         rm -rf --one-file-system "$new"
@@ -65,6 +72,9 @@ unpack_root() {
     ln -s /proc/self/fd "$BARE/dev/fd"
     mkdir -m 1777 "$BARE/dev/shm"
     cp /etc/resolv.conf "$BARE/etc/"
+    # What this system trusts besides Debian's certificates, for when those are installed.
+    mkdir -p "$BARE/usr/local/share"
+    if [ -d /usr/local/share/ca-certificates ]; then cp -r /usr/local/share/ca-certificates "$BARE/usr/local/share/"; fi
     # A mirror removes packages named in the archive's lists when newer ones replace them.
     logged in_root apt-get -q update
 }

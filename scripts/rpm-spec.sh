@@ -12,6 +12,6 @@ mkdir -p "$TARGET/rpm"
 upstream=$(version)
 # Pre-releases sort before the release.
 sed "s/@MAJOR@/$PG_MAJOR/g; s/@UPSTREAM@/$upstream/g; s/@VERSION@/${upstream/-/\~}/g
-    s/@DATE@/$date/; s/@MAINTAINER@/$(maintainer)/" packaging/rpm/leaf_id.spec.in >"$spec"
+    s/@DATE@/$date/; s/@RUST@/$(rust_version)/; s/@MAINTAINER@/$(maintainer)/" packaging/rpm/leaf_id.spec.in >"$spec"
 rpmlint "$spec"
 say "The spec is $spec"

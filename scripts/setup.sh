@@ -13,9 +13,17 @@ missing_packages() {
     command -v clang >/dev/null || echo clang
     command -v cc >/dev/null || echo gcc
     [ -f /usr/include/stdio.h ] || echo libc6-dev
+    # Included by the server's headers that pgrx reads.
+    [ -f /usr/include/unicode/ucol.h ] || echo libicu-dev
+    find_rust || echo rust
+    # cargo checks the certificate of the registry.
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
     command -v make >/dev/null || echo make
     # For the test that counts instructions, which is skipped without it.
     [ "${1:-}" != tests ] || command -v valgrind >/dev/null || ! command -v apt-get >/dev/null || echo valgrind
+    # lint.sh adds it to a toolchain of rustup's.
+    [ "${1:-}" != lint ] || { find_rust && [ "$(command -v cargo)" != /usr/bin/cargo ]; } ||
+        [ -x /usr/bin/cargo-clippy ] || echo clippy
     # To install pgspot. (Debian has the module without its dependencies.)
     [ "${1:-}" != lint ] || python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
     [ "${1:-}" != sources ] || missing_to_compile
@@ -31,6 +39,28 @@ missing_to_compile() {
     done
 }
 
+# rust_packages NAME...: replaces "rust" and "clippy" by the packages that have them. A release of
+# Debian whose first Rust is older has a newer one under names of its own.
+rust_packages() {
+    local name suffix= clippy=rust-clippy
+    is_new_rust "$(candidate rustc)" || {
+        suffix=-web
+        clippy=rust-web-clippy
+    }
+    for name; do
+        case $name in
+        rust)
+            is_new_rust "$(candidate "rustc$suffix")" ||
+                die "this system has no package of Rust $(rust_version) or later" "Install it: https://rustup.rs"
+            printf '%s\n' "rustc$suffix" "cargo$suffix" "rustfmt$suffix"
+            ;;
+        clippy) echo $clippy ;;
+        *) echo "$name" ;;
+        esac
+    done
+}
+candidate() { apt-cache policy "$1" 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9][^ ]*)$/\1/p' | grep . || echo 0; }
+
 missing_postgresql() {
     [ -x "$PG_SYSTEM/bin/initdb" ] && [ -x "$PG_SYSTEM/bin/pgbench" ] || echo "postgresql-$PG_MAJOR"
     [ -x "$PG_SYSTEM/bin/psql" ] || echo "postgresql-client-$PG_MAJOR"
@@ -41,7 +71,7 @@ missing_postgresql() {
 }
 
 need_packages() {
-    local missing
+    local missing names
     mapfile -t missing < <(missing_packages "$@")
     [ ${#missing[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null ||
@@ -50,11 +80,14 @@ need_packages() {
             "headers and clang yourself, then: make install PG_CONFIG=/path/to/pg_config"
     say "Installing ${missing[*]} (a minute or two, once)"
     apt_get update
+    names=$(rust_packages "${missing[@]}")
+    mapfile -t missing <<<"$names"
     [ -n "$PG_FROM" ] || apt-cache show "postgresql-$PG_MAJOR" >/dev/null 2>&1 ||
         die "this system has no package postgresql-$PG_MAJOR" \
             "Choose the version it has, as in: PG_MAJOR=17 make demo" \
             "or add PostgreSQL's own repository: https://wiki.postgresql.org/wiki/Apt"
-    apt_get install --yes --no-install-recommends "${missing[@]}"
+    # Some of Rust's packages exclude others, which only the user removes.
+    apt_get install --yes --no-install-recommends --no-remove "${missing[@]}"
     mapfile -t missing < <(missing_packages "$@")
     [ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-deb.sh SUITE DEB: follows README.md in a bare Debian (bookworm, trixie) that has neither Rust
 # nor other additions: install the package, configure, restart, create the extension, insert. The
-# commands are README.md's own. Then checks the links in the package's documentation, runs its tests
+# commands are README.md's own. A package for arm64 is tried under qemu (package qemu-user-static). Then checks the links in the package's documentation, runs its tests
 # (autopkgtest), and removes it. Requires root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
@@ -13,7 +13,8 @@ suite=${1:?the name of a Debian release}
 deb=$(realpath "${2:?a package}")
 enter_root "$@"
 major=$(major_of_package "$deb")
-unpack_root "$suite"
+architecture=$(dpkg-deb --field "$deb" Architecture)
+unpack_root "$suite" "$architecture"
 
 as_user() { in_root runuser -u reader -- env HOME=/home/reader sh -euc "cd; $1"; }
 
@@ -42,7 +43,7 @@ done < <(cd "$doc" && grep -HoE '\]\([^)#]+' README.md SECURITY.md docs/*.md | g
 say "Running the package's own tests"
 cp -r --parents pgrx-tests/sql pgrx-tests/expected pgrx-tests/schedule "$BARE/tmp/"
 cp -r packaging/debian "$BARE/tmp/debian"
-sed "s/@MAJOR@/$major/g" packaging/debian/control.in >"$BARE/tmp/debian/control"
+sed "s/PGVERSION/$major/g" packaging/debian/control.in >"$BARE/tmp/debian/control"
 depends=$(sed -n 's/^Depends: @\(, \)\?//p' packaging/debian/tests/control)
 [ -z "$depends" ] || logged in_root apt-get -q install --no-install-recommends "${depends//,/}"
 in_root sh -c 'cd /tmp && debian/tests/regress' || die "the package's tests fail"
@@ -70,5 +71,5 @@ logged in_root apt-get -q purge "postgresql-$major-leaf-id"
 logged restart
 [ "$(query 'CREATE TABLE later AS SELECT * FROM orders; SELECT count(*) FROM later;' | tail -n 1)" = 2 ] ||
     die "the server does not go on without leaf_id"
-record "the package, in a bare $suite" "$(server_in_root "$major")" 1 0 0 ok
+record "the package, in a bare $suite" "$(server_in_root "$major")" 1 0 0 ok "$(in_root uname -m)"
 say "Debian $suite, PostgreSQL $major: all as in README.md"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# third-party.sh: prints the notices to distribute with leaf_id.so, which contains third-party code:
-# each crate linked into it, and Rust's standard library, with its license and license text. Uses
-# the sources fetched by cargo; compiles nothing.
+# third-party.sh LIBRARY: prints the notices to distribute with that leaf_id.so, which contains
+# third-party code: each crate linked into it, and Rust's standard library, with its license and
+# license text. Uses the sources fetched by cargo; compiles nothing.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need_rust
+library=${1:?the library}
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -14,9 +15,21 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 cargo metadata --locked --format-version 1 --filter-platform "$host" >"$scratch/metadata"
 grep -oE '"manifest_path":"[^"]*"' "$scratch/metadata" | sed 's/^.*:"//; s/"$//' >"$scratch/manifests"
 # Without the packages of this workspace, which have a path.
-cargo tree --locked --package leaf_id --edges normal,no-proc-macro --prefix none --no-dedupe --format '{p}|{l}' |
+# pgrx-sql-entity-graph writes SQL while something is compiled: the linker leaves it out, with what only
+# it uses.
+linked() { cargo tree --locked --package leaf_id --edges normal,no-proc-macro --prefix none --no-dedupe --format '{p}|{l}' "$@"; }
+linked --prune pgrx-sql-entity-graph |
     sed '/ (\//d; s/ v/|/' | sort -u >"$scratch/crates"
 [ -s "$scratch/crates" ] || die "cargo tree shows no crates"
+rlibs=$(rustc --print target-libdir)
+# dpkg-buildpackage says for which processor.
+"${DEB_HOST_GNU_TYPE:+$DEB_HOST_GNU_TYPE-}nm" --demangle "$library" | cut -d' ' -f3- >"$scratch/symbols"
+grep -q 'leaf_id_core::' "$scratch/symbols" || die "$library has no symbols to look at"
+linked | sed '/ (\//d; s/ v.*//; s/-/_/g' | sort -u | while IFS= read -r name; do
+    # The standard library has some of its own.
+    ! grep -q "^$name|" <(tr - _ <"$scratch/crates") && ! compgen -G "$rlibs/lib$name-*.rlib" >/dev/null || continue
+    ! grep -qE "(^|[^A-Za-z0-9_:])$name::" "$scratch/symbols" || die "the library has symbols of $name, which is not listed"
+done
 
 # source_of NAME VERSION: directory of its sources, in the registry or vendored.
 source_of() {
@@ -37,11 +50,6 @@ texts_of() {
     *MIT*) all=${mit:-$all} ;;
     esac
     [ -z "$all" ] || sed "s|^\.|$1|" <<<"$all"
-}
-
-# authors_of DIRECTORY: authors in its manifest, if any.
-authors_of() {
-    sed -nE '/^authors = \[/{ :more; /\]$/!{ N; b more; }; p; q; }' "$1/Cargo.toml" | grep -oE '"[^"]*"' | tr -d '"' | paste -sd'|' | sed 's/|/, /g'
 }
 
 declare -A crates_of
@@ -82,8 +90,8 @@ done <"$scratch/crates"
 standard="Rust's standard library $(rustc --version | cut -d' ' -f2)"
 echo "$standard: MIT OR Apache-2.0 (The Rust Project Developers)"
 add "$standard" "$mit"
-# Included in rustup's toolchains, as HTML, with the crates contained in the library; nearly all of
-# their texts are the same.
+# Debian's packages have the notices of the crates in the library as a file; rustup's toolchains as
+# HTML, in which nearly all texts are the same.
 notices=$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html
 if [ -f "$notices" ]; then
     awk '
@@ -93,10 +101,11 @@ if [ -f "$notices" ]; then
         { print }' "$notices" |
         sed -E '/^<body>/,$!d; s/<[^>]*>//g; s/&#60;|&lt;/</g; s/&#62;|&gt;/>/g; s/&#34;|&quot;/"/g; s/&#39;|&#x27;/'\''/g
             s/&#38;|&amp;/\&/g; s/^ +$//' | cat -s >"$scratch/notices"
-    add "$standard, for each part" "$scratch/notices"
 else
-    printf 'warning: %s\n' "this toolchain has no notices of the crates in Rust's standard library" >&2
+    cat /usr/share/doc/libstd-rust*-dev/copyright >"$scratch/notices" 2>/dev/null ||
+        die "this toolchain has no notices of the crates in Rust's standard library"
 fi
+add "$standard, for each part" "$scratch/notices"
 
 for sum in "${sums[@]}"; do
     printf '\n%s\n' '--------------------------------------------------------------------------------'

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# test-from-nothing.sh SUITE [TARGET]: runs "make demo", or another target, as a stranger does: in a
+# bare Debian of that release, without Rust and PostgreSQL, as a user with sudo, in a copy of the
+# checkout. SUITE "experimental" is sid with the PostgreSQL that is only there, and its name is
+# PG_MAJOR. Requires root and debootstrap.
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/roots.sh
+. "$ROOT/scripts/roots.sh"
+
+suite=${1:?the name of a Debian release}
+target=${2:-demo}
+enter_root "$@"
+major=
+if [ "$suite" = experimental ]; then
+    major=$PG_MAJOR
+    unpack_root sid
+    echo "deb http://deb.debian.org/debian experimental main" >>"$BARE/etc/apt/sources.list"
+    logged in_root apt-get -q update
+    packages=(postgresql-"$major" postgresql-client-"$major" postgresql-server-dev-"$major" libpq5 libpq-dev)
+    logged in_root apt-get -q install --no-install-recommends "${packages[@]/%//experimental}"
+else
+    unpack_root "$suite"
+fi
+logged in_root apt-get -q install --no-install-recommends make
+in_root useradd --create-home reader
+echo 'reader ALL=(ALL) NOPASSWD: ALL' >"$BARE/etc/sudoers.d/reader"
+home=/home/reader/leaf_id
+mkdir "$BARE$home"
+source_files | xargs -0 cp --parents -t "$BARE$home"
+in_root chown -R reader: "$home"
+
+# There is no git in the root.
+commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || commit=unknown
+say "Debian $suite: make $target, in $home (see $BARE_LOG)"
+began=$SECONDS
+status=0
+in_root runuser -u reader -- env HOME=/home/reader LEAF_ID_COMMIT="$commit" ${major:+PG_MAJOR="$major"} \
+    ${TESTS:+TESTS="$TESTS"} make -C $home "$target" 2>&1 </dev/null | tee -a "$BARE_LOG" || status=$?
+results=$BARE$home/target/results/tests.tsv
+if [ -s "$results" ]; then
+    mkdir -p "$TARGET/results"
+    cat "$results" >>"$TARGET/results/tests.tsv"
+    # Like record does.
+    chown -R --reference="$ROOT" "$TARGET/results"
+fi
+[ $status -eq 0 ] || die "make $target fails in a bare Debian $suite" "See $BARE_LOG."
+say "make $target, from nothing, in Debian $suite: $(duration $((SECONDS - began)))"
