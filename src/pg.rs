@@ -40,6 +40,7 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
+pub use cached::cache_id;
 pub use catalog::{
     function_name, lock_relation, relation_changed, relation_exists, touch_relation, watch_relation,
 };

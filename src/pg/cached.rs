@@ -1,6 +1,20 @@
 //! Columns of catalog rows, by the catalog cache.
 
+use core::ffi::c_int;
+
 use pgrx::pg_sys;
+
+/// A catalog cache, as PostgreSQL's functions take it.
+#[cfg(not(since_19))]
+pub const fn cache_id(cache: pg_sys::SysCacheIdentifier::Type) -> c_int {
+    cache.cast_signed()
+}
+
+/// A catalog cache, as PostgreSQL's functions take it.
+#[cfg(since_19)]
+pub const fn cache_id(cache: pg_sys::SysCacheIdentifier::Type) -> c_int {
+    cache
+}
 
 /// Reads a column of the object with this oid. `None` if there is no such object, or the column is
 /// null.
@@ -16,7 +30,7 @@ pub(super) unsafe fn cached<T>(
 ) -> Option<T> {
     // SAFETY: guaranteed by the caller; the row is released after the column is read.
     unsafe {
-        let cache = cache.cast_signed();
+        let cache = cache_id(cache);
         let row = pg_sys::SearchSysCache1(cache, object.into());
         if row.is_null() {
             return None;

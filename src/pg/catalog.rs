@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
+use super::cached::cache_id;
+
 static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
 
@@ -73,7 +75,7 @@ pub fn lock_relation(relation: u32) {
 
 /// True if the relation exists in the current database.
 pub fn relation_exists(oid: u32) -> bool {
-    let cache = pg_sys::SysCacheIdentifier::RELOID.cast_signed();
+    let cache = cache_id(pg_sys::SysCacheIdentifier::RELOID);
     let none = pg_sys::Datum::null();
     // SAFETY: in a transaction; the cache is keyed by one oid.
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }

@@ -276,8 +276,15 @@ unsafe fn begin_index_scan(
     index: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,
 ) -> pg_sys::IndexScanDesc {
-    // SAFETY: guaranteed by the caller; no instrumentation.
-    unsafe { pg_sys::index_beginscan(table, index, snapshot, core::ptr::null_mut(), 1, 0) }
+    let uncounted = core::ptr::null_mut();
+    // SAFETY: guaranteed by the caller; no instrumentation, and no flags.
+    unsafe {
+        #[cfg(not(since_19))]
+        let scan = pg_sys::index_beginscan(table, index, snapshot, uncounted, 1, 0);
+        #[cfg(since_19)]
+        let scan = pg_sys::index_beginscan(table, index, snapshot, uncounted, 1, 0, 0);
+        scan
+    }
 }
 
 /// The largest value, from a sequential scan.
@@ -293,7 +300,10 @@ unsafe fn scan(
 ) -> Option<pg_sys::Datum> {
     // SAFETY: guaranteed by the caller; a value is read before the next row, and is by value.
     unsafe {
+        #[cfg(not(since_19))]
         let scan = pg_sys::table_beginscan(table, snapshot, 0, core::ptr::null_mut());
+        #[cfg(since_19)]
+        let scan = pg_sys::table_beginscan(table, snapshot, 0, core::ptr::null_mut(), 0);
         let mut largest: Option<pg_sys::Datum> = None;
         let forward = pg_sys::ScanDirection::ForwardScanDirection;
         while pg_sys::table_scan_getnextslot(scan, forward, slot) {

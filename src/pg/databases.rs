@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
+use super::cached::cache_id;
 use super::process::database;
 use super::transaction::{Caught, once, transaction};
 
@@ -46,7 +47,7 @@ pub fn belong_to_owner() {
     // start, too.
     let look = || unsafe {
         if pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
-            let cache = pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed();
+            let cache = cache_id(pg_sys::SysCacheIdentifier::DATABASEOID);
             let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(pg_sys::MyDatabaseId));
             if !row.is_null() {
                 let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>();

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
-use super::cached::cached;
+use super::cached::{cache_id, cached};
 use super::roles::caller_may_use_schema;
 
 /// Catalog data of a function.
@@ -59,7 +59,7 @@ pub fn function(oid: u32) -> Option<Function> {
     // SAFETY: in a transaction; the cache is keyed by one oid.
     unsafe {
         Function::from_row(pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::PROCOID.cast_signed(),
+            cache_id(pg_sys::SysCacheIdentifier::PROCOID),
             pg_sys::Datum::from(oid),
         ))
     }
@@ -75,7 +75,7 @@ pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> O
         let count = c_int::try_from(arguments.len()).unwrap_or(0);
         let arguments = pg_sys::buildoidvector(arguments.as_ptr(), count);
         Function::from_row(pg_sys::SearchSysCache3(
-            pg_sys::SysCacheIdentifier::PROCNAMEARGSNSP.cast_signed(),
+            cache_id(pg_sys::SysCacheIdentifier::PROCNAMEARGSNSP),
             pg_sys::Datum::from(name.as_ptr()),
             pg_sys::Datum::from(arguments),
             pg_sys::Datum::from(schema),

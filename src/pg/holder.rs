@@ -127,13 +127,9 @@ pub fn table_holder(relation: u32) -> LockHolder {
 
 #[cfg(not(since_17))]
 fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
-    unsafe extern "C-unwind" {
-        // Missing in the bindings.
-        fn BackendIdGetProc(backend: c_int) -> *mut pg_sys::PGPROC;
-    }
     // SAFETY: accepts any number, and returns null or a PGPROC, which stays in shared memory as
     // long as the server runs. It may have been reused; hence the comparison below.
-    let process = unsafe { BackendIdGetProc(held.backendId).as_ref() };
+    let process = unsafe { pg_sys::BackendIdGetProc(held.backendId).as_ref() };
     // A prepared transaction keeps the number of a backend that has moved on.
     let holds = |process: &&pg_sys::PGPROC| process.lxid == held.localTransactionId;
     process.filter(holds).map_or(0, |process| process.pid)

@@ -4,12 +4,6 @@ use core::ffi::c_int;
 
 use pgrx::pg_sys;
 
-unsafe extern "C" {
-    // Missing in the bindings.
-    #[link_name = "hash_bytes_extended"]
-    fn raw_hash(bytes: *const u8, len: c_int, seed: u64) -> u64;
-}
-
 /// A cryptographically strong random number. Raises an error if none is available.
 pub fn strong_random() -> u64 {
     let mut number = 0_u64;
@@ -26,7 +20,7 @@ pub fn hash(bytes: &[u8]) -> u64 {
     let chunks = bytes.chunks(1 << 30);
     chunks.fold(0, |seed, chunk| {
         let len = c_int::try_from(chunk.len()).unwrap_or(0);
-        // SAFETY: reads exactly the chunk, and raises no error, so no guard is needed.
-        unsafe { raw_hash(chunk.as_ptr(), len, seed) }
+        // SAFETY: reads exactly the chunk.
+        unsafe { pg_sys::hash_bytes_extended(chunk.as_ptr(), len, seed) }
     })
 }

@@ -85,18 +85,10 @@ pub fn report_activity(activity: Option<&CStr>) {
 /// Number of background workers registered so far, in the postmaster. RegisterBackgroundWorker()
 /// only logs that there is no slot.
 pub fn registered_workers() -> usize {
-    #[cfg(not(since_18))]
-    unsafe extern "C" {
-        static BackgroundWorkerList: pg_sys::slist_head;
-    }
-    #[cfg(since_18)]
-    unsafe extern "C" {
-        static BackgroundWorkerList: pg_sys::dlist_head;
-    }
     // SAFETY: a global of the single-threaded postmaster; the nodes are in entries that stay while
     // libraries are preloaded. The doubly linked list ends where it began.
     unsafe {
-        let head = &raw const BackgroundWorkerList.head;
+        let head = &raw const pg_sys::BackgroundWorkerList.head;
         let mut next = (*head).next;
         let mut count = 0;
         while !next.is_null() && !core::ptr::eq(next, head) {

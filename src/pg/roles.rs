@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::cached::cached;
+use super::cached::{cache_id, cached};
 use super::name::Name;
 use super::table::shape::SCHEMA;
 
@@ -66,7 +66,7 @@ fn watch() {
         // SAFETY: the callback only touches an atomic, and the library is never unloaded.
         unsafe {
             pg_sys::CacheRegisterSyscacheCallback(
-                cache.cast_signed(),
+                cache_id(cache),
                 Some(changed),
                 pg_sys::Datum::null(),
             );

@@ -12,27 +12,40 @@ pub use pg_sys::pqsignal;
 #[cfg(since_18)]
 pub use pg_sys::pqsignal_be as pqsignal;
 
-unsafe extern "C-unwind" {
-    // The handlers themselves: pgrx's wrappers are not C function pointers.
-    #[link_name = "die"]
-    fn raw_die(signal: c_int);
-    #[link_name = "StatementCancelHandler"]
-    fn raw_cancel(signal: c_int);
-    #[link_name = "SignalHandlerForConfigReload"]
-    fn raw_reload(signal: c_int);
-    #[link_name = "SignalHandlerForShutdownRequest"]
-    fn raw_shutdown(signal: c_int);
-}
-
 static CANCELED: AtomicBool = AtomicBool::new(false);
 
-/// Records a cancel: while a commit waits for its standby, PostgreSQL turns a cancel into a warning
-/// and reports success.
-pub unsafe extern "C-unwind" fn note_cancel(signal: c_int) {
-    CANCELED.store(true, Ordering::Relaxed);
-    // SAFETY: PostgreSQL's own handler of this signal, called from a signal handler.
-    unsafe { raw_cancel(signal) };
+/// The handlers, with the arguments of this version. PostgreSQL's own are declared by hand, since
+/// pgrx's wrappers are not C function pointers: no compiler compares them with the headers.
+macro_rules! handlers {
+    ($($sender:ident: $type:ty)?) => {
+        unsafe extern "C-unwind" {
+            #[link_name = "die"]
+            fn raw_die(signal: c_int, $($sender: $type)?);
+            #[link_name = "StatementCancelHandler"]
+            fn raw_cancel(signal: c_int, $($sender: $type)?);
+            #[link_name = "SignalHandlerForConfigReload"]
+            fn raw_reload(signal: c_int, $($sender: $type)?);
+            #[link_name = "SignalHandlerForShutdownRequest"]
+            fn raw_shutdown(signal: c_int, $($sender: $type)?);
+        }
+
+        /// Records a cancel: while a commit waits for its standby, PostgreSQL turns a cancel into a
+        /// warning and reports success.
+        pub unsafe extern "C-unwind" fn note_cancel(signal: c_int, $($sender: $type)?) {
+            CANCELED.store(true, Ordering::Relaxed);
+            // SAFETY: PostgreSQL's own handler of this signal, called from a signal handler.
+            unsafe { raw_cancel(signal, $($sender)?) };
+        }
+
+        /// SIGINT is ignored by a worker that has nothing to cancel.
+        unsafe extern "C-unwind" fn ignore_cancel(_signal: c_int, $(_: $type)?) {}
+    };
 }
+
+#[cfg(not(since_19))]
+handlers!();
+#[cfg(since_19)]
+handlers!(sender: *const pg_sys::pg_signal_info);
 
 /// Signal handlers for a worker that runs transactions: SIGTERM ends it even inside a statement.
 pub fn handle_signals_in_transactions() {
@@ -45,9 +58,6 @@ pub fn handle_signals_in_transactions() {
         pg_sys::BackgroundWorkerUnblockSignals();
     }
 }
-
-/// SIGINT is ignored, since there is nothing to cancel.
-unsafe extern "C-unwind" fn ignore_cancel(_signal: c_int) {}
 
 /// Signal handlers for a worker that only runs its own loop: SIGTERM sets [`asked_to_stop`].
 pub fn handle_signals_in_loop() {

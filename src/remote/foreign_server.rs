@@ -166,7 +166,7 @@ pub fn watch_foreign_servers() {
         // SAFETY: the callback only accesses an atomic, and is in a library that is never unloaded.
         unsafe {
             pg_sys::CacheRegisterSyscacheCallback(
-                cache.cast_signed(),
+                pg::cache_id(cache),
                 Some(changed),
                 pg_sys::Datum::null(),
             );

@@ -168,8 +168,6 @@ pub fn forget_database(database: u32) {
 
 /// Installs the shared memory hooks. Only while the library is being preloaded.
 pub fn init() {
-    // pg_shmem_init! needs pg_guard in scope.
-    use pgrx::pg_guard;
     pgrx::pg_shmem_init!(AREA = ());
 }
 
