@@ -507,17 +507,16 @@ SELECT to_regclass('t_id_seq');
 -- Whatever the strings of the session are: expressions double a backslash where they are not standard.
 CREATE TABLE "a\b" (id bigserial, k int) PARTITION BY LIST (k);
 CREATE TABLE p PARTITION OF "a\b" FOR VALUES IN (1);
-SET standard_conforming_strings = off;
-SET escape_string_warning = off;
+BEGIN;
+CALL set_escaping_strings();
 SELECT leaf_adopt(inhparent::regclass, 'id') FROM pg_inherits WHERE inhrelid = 'p'::regclass;
-RESET standard_conforming_strings;
+COMMIT;
 SELECT * FROM sources('{p}');
-SET standard_conforming_strings = off;
-SET client_min_messages = warning;
+BEGIN;
+CALL set_escaping_strings();
+SET LOCAL client_min_messages = warning;
 SELECT (leaf_release(inhparent::regclass, 'id')).source IS NOT NULL AS released FROM pg_inherits WHERE inhrelid = 'p'::regclass;
-RESET standard_conforming_strings;
-RESET escape_string_warning;
-RESET client_min_messages;
+COMMIT;
 SELECT source FROM sources('{p}');
 DROP TABLE "a\b";
 

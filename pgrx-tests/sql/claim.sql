@@ -56,7 +56,10 @@ SELECT 1 \; SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "ta
 \echo :SQLSTATE
 SELECT * FROM refusal('SELECT wrapper()') \gx
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
+-- PostgreSQL 19 says "from a function or procedure".
+\set VERBOSITY sqlstate
 SELECT wrapper();
+\set VERBOSITY default
 -- What goes wrong after it takes it back, and tells the caller nothing.
 SELECT 1 / ((token::json ->> 'first')::bigint - 6) FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');
 SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}') \gset

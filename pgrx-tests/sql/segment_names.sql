@@ -48,10 +48,10 @@ CALL use_tags($$
 SELECT octet_length(letter) AS width, length(start) AS start, r.*
 FROM letters, unnest(ARRAY['', 'a', 'ab', 'abc']) start,
     refuse_tag(start || repeat(letter, (128 - length(start)) / octet_length(letter) + 1)) r
-ORDER BY 1, 2, 3;
-SELECT * FROM refuse_tag('') ORDER BY 1;
+ORDER BY 1, 2, 3, 4;
+SELECT * FROM refuse_tag('') ORDER BY 1, 2;
 -- Much longer than anything that is copied, and stored out of line, compressed.
-SELECT * FROM refuse_tag(repeat('x', 10000000)) ORDER BY 1;
+SELECT * FROM refuse_tag(repeat('x', 10000000)) ORDER BY 1, 2;
 CREATE TABLE long_tag AS SELECT repeat('x', 10000000) AS tag;
 SELECT r.* FROM refusal('SELECT leaf_segment_next(tag) FROM long_tag') r;
 -- The first 128 bytes are another tag.

@@ -99,11 +99,11 @@ INSERT INTO t6 DEFAULT VALUES RETURNING id;
 INSERT INTO t7 DEFAULT VALUES RETURNING id;
 SELECT relation, tag, action, split_part(detail, ':', 1) AS detail FROM leaf_sync() WHERE :mine AND action <> 'none' ORDER BY relation::text;
 -- Whatever the session's settings.
-SET standard_conforming_strings = off;
-SET search_path = pg_catalog;
+BEGIN;
+CALL set_escaping_strings();
+SET LOCAL search_path = pg_catalog;
 SELECT count(*) FROM public.leaf_check() WHERE :mine AND action = 'create';
-RESET standard_conforming_strings;
-SET search_path = sync, public;
+COMMIT;
 DROP SCHEMA "Sales and ''more" CASCADE;
 SELECT clean();
 DROP DOMAIN key, own;

@@ -48,6 +48,16 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NEXT;
 END $$;
 
+-- Strings in which a backslash escapes, until the transaction ends, where this version has them: not
+-- since 19.
+CREATE PROCEDURE public.set_escaping_strings() LANGUAGE plpgsql AS $$
+BEGIN
+    SET LOCAL escape_string_warning = off;
+    SET LOCAL standard_conforming_strings = off;
+EXCEPTION WHEN feature_not_supported OR undefined_object THEN
+    NULL;
+END $$;
+
 -- The next n ids of a tag, one call each: '1 to 5' if they follow one another, as they do
 -- where only one session takes them; otherwise all of them.
 CREATE FUNCTION public.take(tag text, n int) RETURNS text LANGUAGE sql AS $$
