@@ -1,5 +1,5 @@
-//! Would catch: a server without the necessary setup that does not report it. Single-session errors
-//! are tested in sql/segment_errors.sql.
+//! Would catch: a server without the necessary setup that does not report it, and errors that show
+//! more than they say. Single-session errors are tested in sql/segment_errors.sql.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -118,4 +118,27 @@ fn single_user_mode_issues_nothing() {
     assert!(output.status.success(), "{said}");
     server.launch();
     assert_eq!(server.session().next("t"), 1);
+}
+
+/// Errors of PostgreSQL below a function of leaf_id, and leaf_id's own. Before: where the server is
+/// started with `RUST_BACKTRACE`, the DETAIL of the former is a backtrace.
+#[test]
+fn no_error_shows_a_backtrace() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE environment (variable text);
+         COPY environment FROM PROGRAM 'printenv RUST_BACKTRACE'",
+    );
+    let variable: String = session.value("SELECT variable FROM environment");
+    assert_eq!(variable, "1", "every server of these tests is started so");
+    session.run("SET default_transaction_read_only = on");
+    for (statement, state) in [
+        ("SELECT leaf_id.leaf_gapless_next('invoices')", "25006"),
+        ("SELECT leaf_segment_next('nope')", "42704"),
+    ] {
+        let refused = session.fails(statement);
+        refused.is(state);
+        assert_eq!(refused.detail, "", "{refused}");
+    }
 }
