@@ -33,7 +33,7 @@ rules() {
         'segments are claimed by the allocator, or for another server'
     forbid shared-locks code '\bparking_lot\b' 'src/shmem.rs src/shmem' '' \
         'its waiters sit in the heap of one process: no lock for shared memory'
-    forbid versions text '\bfeature\s*=\s*"pg1[0-9]"' "$extension" 'pg' \
+    forbid versions text '\bfeature\s*=\s*"pg[0-9]|\bsince_[0-9]' "$extension" 'pg' \
         'differences between versions of PostgreSQL are in src/pg'
     forbid libpq-never-waits text '\bPQ(exec|prepare|describe|connectdb|setdb|ping|cancel|reset)(?!Start|Poll)' "$extension" '' \
         'a call that waits for the network handles no interrupts'
@@ -186,7 +186,7 @@ fn same<'a>(c: &'a char) -> bool { *c == '"' || *c == '\'' }
 const TABLE: &str = "max_id of leaf_alloc moved backwards";
 RUST
     echo 'fn f() { claim::claim(); unsafe { pg_sys::f() } }' >src/worker/launcher.rs
-    printf '#[cfg(feature = "pg18")]\nfn g() { unsafe {} }\n' >src/pg.rs
+    printf '#[cfg(since_18)]\nfn g() { unsafe {} }\n' >src/pg.rs
     mkdir src/pg src/remote src/segment src/tags
     echo 'fn h() { unsafe { PQconnectPoll(c) } }' >src/remote/libpq.rs
     echo 'fn i() { unsafe { pg_sys::SPI_inside_nonatomic_context() } }' >src/pg/syncrep.rs
@@ -235,7 +235,8 @@ self_test() {
     plant claims src/files.rs 'fn f() { crate::tags::claim::receive(); }'
     plant claims src/segment/issue.rs 'fn f() { claim::claim_for_member(); }'
     plant shared-locks src/shmem.rs 'use parking_lot::Mutex;'
-    plant versions src/worker.rs '#[cfg(not(feature = "pg16"))]'
+    plant versions src/worker.rs '#[cfg(not(since_16))]'
+    plant versions src/worker.rs '#[cfg(feature = "pg16")]'
     plant libpq-never-waits src/remote/libpq.rs 'fn f() { unsafe { PQconnectdbParams(k, v, 0) } }'
     plant libpq-never-waits src/remote/libpq.rs '#[link_name = "PQcancel"]'
     plant sleeps src/worker.rs 'fn f() { std::thread::sleep(d) }'
