@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leaf_id_tests::{Server, assert_issued_once, random, wait_until};
+use leaf_id_tests::{Server, Session, Stop, assert_issued_once, edit_json, random, wait_until};
 use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -454,4 +454,51 @@ fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
     snowflakes.push(session.next_snowflake());
     assert_issued_once([ids]);
     assert_issued_once([snowflakes]);
+}
+
+/// A switchover and back. Between them, the name is forgotten, and its row comes back from a dump, just
+/// as it was when the old primary saved what it had cached: the timeline alone shows that ids were
+/// issued since then.
+#[test]
+fn what_a_server_had_saved_is_not_issued_when_it_comes_back() {
+    for timeline in ["its own", "3"] {
+        let first = Server::with_leaf_id(&[]);
+        let mut session = first.session();
+        session.create_steady_tag("t", 20);
+        let row: String =
+            session.value("SELECT to_json(a)::text FROM leaf_id.leaf_alloc a WHERE biz_tag = 't'");
+        let take = |session: &mut Session, count| {
+            let ids = session.take("t", count);
+            session.wait_for_spare("t");
+            ids
+        };
+        take(&mut session, 3);
+        let second = first.standby(&[]);
+        drop(session);
+        first.stop(Stop::Fast);
+        second.promote();
+        let mut session = second.session();
+        session.run(&format!(
+            "SELECT leaf_tag_drop('t', forget => true);
+             INSERT INTO leaf_id.leaf_alloc
+             SELECT * FROM json_populate_record(NULL::leaf_id.leaf_alloc, $json${row}$json$)"
+        ));
+        let mut ids = take(&mut session, 18);
+        let saved = first.data_dir().join("leaf_id_saved_ranges.json");
+        if timeline != "its own" {
+            edit_json(&saved, "timeline", timeline);
+        }
+        first.follow(&second);
+        first.replay_all_of(&second);
+        drop(session);
+        second.stop(Stop::Fast);
+        assert!(saved.exists());
+        first.promote();
+        ids.extend(first.session().take("t", 60));
+        assert!(!saved.exists());
+        ids.sort_unstable();
+        let count = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len() == count, timeline == "its own", "{timeline}");
+    }
 }

@@ -418,7 +418,6 @@ impl Fleet {
             .value("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '.history'");
         wait_until(LIMIT, "the archiver", || timelines.join(&history).exists());
         self.servers.push(promoted);
-        self.aside = None;
         let mut session = self.session();
         for (table, _) in TAGS {
             drop_copy(&mut session, table);

@@ -1,5 +1,6 @@
 //! Rows and marks of a primary with two standbys: claims, drops, renames, resets, edits, rows saved
-//! and restored, tables rewritten by a tool, crashes, restarts and promotions.
+//! and restored, tables rewritten by a tool, crashes, restarts and promotions, also of a server that
+//! stopped cleanly and comes back, with its own file of saved ranges.
 
 use leaf_id_core::row::{Here, Update};
 
@@ -65,6 +66,9 @@ pub(super) enum Rule {
     /// What was saved of a segment is issued only from the row that it was saved from: it may have
     /// been edited while the library was not loaded.
     SavedFitsRow,
+    /// It is issued only on the timeline that it was saved on: a server that comes back as a standby,
+    /// and is promoted, still has its file.
+    SavedOfTimeline,
     /// Assumption: while the library is not loaded, no row is renamed away and back, or deleted and
     /// inserted as it was: what was saved would fit, though other ids may have come under its name.
     SavedRowNotBack,
@@ -197,6 +201,8 @@ pub(super) struct World<const LOST: u32> {
     is_unloaded: bool,
     timeline: u8,
     standbys: [Option<Standby>; STANDBYS],
+    /// The files of saved ranges that standbys have, as they were primaries before.
+    files: [Option<[Slot; NAMES]>; STANDBYS],
     /// Tables that a tool is about to replace, copied without later claims.
     copied_rows: Option<[Option<Tag>; NAMES]>,
     copied_marks: Option<[u8; NAMES]>,
@@ -245,6 +251,9 @@ pub(super) enum Step {
     PutBack,
     Follow(usize),
     Promote(usize),
+    /// The primary stops cleanly, a standby is promoted, and the old primary becomes a standby in its
+    /// place.
+    SwitchOver(usize),
     /// Starts a standby's copy in place, without a promotion.
     Start(usize),
     /// Restarts the deposed primary.
@@ -412,6 +421,25 @@ impl<const LOST: u32> World<LOST> {
         ends.all(|end| end <= Ids::LAST) && u32::from(self.raises) < u16::BITS
     }
 
+    /// What a launcher makes of saved ranges.
+    fn restored(&self, saved: [Slot; NAMES], rules: Rules<Rule>) -> [Slot; NAMES] {
+        let mut slots = [Slot::default(); NAMES];
+        for (name, saved) in saved.into_iter().enumerate() {
+            let fits = self.database.tags[name].is_some_and(|tag| {
+                let (incarnation, end) = (saved.incarnation.into(), saved.end.into());
+                tag.row.full().fits(incarnation, end, end - 1)
+            }) || !rules.hold(Rule::SavedFitsRow);
+            if saved.first < saved.end && fits {
+                slots[name] = Slot {
+                    pending: None,
+                    is_edited: false,
+                    ..saved
+                };
+            }
+        }
+        slots
+    }
+
     /// Another server takes over.
     fn replace(&mut self, database: Database, timeline: u8) {
         self.database = database;
@@ -420,7 +448,6 @@ impl<const LOST: u32> World<LOST> {
         self.is_unloaded = false;
         self.copied_rows = None;
         self.copied_marks = None;
-        self.aside = None;
     }
 }
 
@@ -443,6 +470,7 @@ impl<const LOST: u32> search::World for World<LOST> {
             is_unloaded: false,
             timeline: 1,
             standbys: [None; STANDBYS],
+            files: [None; STANDBYS],
             copied_rows: None,
             copied_marks: None,
             aside: None,
@@ -558,21 +586,7 @@ impl<const LOST: u32> search::World for World<LOST> {
             Step::Unload => self.is_unloaded = true,
             Step::Restart => {
                 self.is_unloaded = false;
-                for (slot, tag) in self.slots.iter_mut().zip(self.database.tags) {
-                    let fits = tag.is_some_and(|tag| {
-                        let (incarnation, end) = (slot.incarnation.into(), slot.end.into());
-                        tag.row.full().fits(incarnation, end, end - 1)
-                    }) || !rules.hold(Rule::SavedFitsRow);
-                    *slot = if slot.first < slot.end && fits {
-                        Slot {
-                            pending: None,
-                            is_edited: false,
-                            ..*slot
-                        }
-                    } else {
-                        Slot::default()
-                    };
-                }
+                self.slots = self.restored(self.slots, rules);
             }
             Step::CopyRows | Step::CopyMarks => {
                 let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
@@ -625,7 +639,7 @@ impl<const LOST: u32> search::World for World<LOST> {
                     return None;
                 }
             }
-            Step::Promote(number) | Step::Start(number) => {
+            Step::Promote(number) | Step::SwitchOver(number) | Step::Start(number) => {
                 let is_start = step == Step::Start(number);
                 if is_start && rules.hold(Rule::CopyPromoted) {
                     return None;
@@ -644,7 +658,20 @@ impl<const LOST: u32> search::World for World<LOST> {
                 } else {
                     standby.timeline + 1
                 };
+                let is_stop = step == Step::SwitchOver(number);
+                let left = (is_stop || self.is_unloaded).then_some(self.slots);
+                let file = std::mem::replace(&mut self.files[number], left);
+                self.standbys[number] = is_stop.then_some(Standby {
+                    database: self.database,
+                    timeline: self.timeline,
+                    missing: [Missing::default(); NAMES],
+                });
                 self.replace(standby.database, timeline);
+                if let Some(file) = file
+                    && !rules.hold(Rule::SavedOfTimeline)
+                {
+                    self.slots = self.restored(file, rules);
+                }
                 // The other standby may lack as many changes of the new timeline as of the old one.
                 for other in &mut self.standbys {
                     let is_further = other.is_some_and(|other| other.timeline > standby.timeline);
@@ -761,6 +788,43 @@ fn no_id_comes_twice() {
         ..promotions
     };
     search::assert_holds::<World<2>>(promotions, 11);
+}
+
+/// The steps around a server that comes back.
+const COMING_BACK: [Step; 12] = [
+    Step::Use(0),
+    Step::Drop(0),
+    Step::Rename(0),
+    Step::Rename(1),
+    Step::Reset(0),
+    Step::Forget(0),
+    Step::PutAside(0),
+    Step::PutBack,
+    Step::Follow(0),
+    Step::Promote(0),
+    Step::SwitchOver(0),
+    Step::SwitchOver(1),
+];
+
+#[test]
+fn a_server_that_comes_back_repeats_nothing() {
+    let coming_back = Histories {
+        begin: &[Step::Create(0)],
+        steps: &COMING_BACK,
+        depth: 11,
+    };
+    search::assert_holds::<World<1>>(coming_back, 12);
+    let with_its_file = Histories {
+        begin: &[
+            Step::Create(0),
+            Step::PutAside(0),
+            Step::Use(0),
+            Step::Follow(0),
+            Step::SwitchOver(0),
+        ],
+        ..coming_back
+    };
+    search::assert_needed::<World<1>>("rule", Rule::SavedOfTimeline, with_its_file);
 }
 
 /// The rules that some history needs.
