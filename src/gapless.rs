@@ -10,7 +10,8 @@
 //!
 //! * A transaction-wide snapshot. The latest version of the row would be locked nevertheless, but
 //!   the caller would not see the row that has the previous number: refused.
-//! * A prepared transaction, which would lock the series across restarts: refused, also after an edit.
+//! * A prepared transaction, which would lock the series across restarts, and whose commit need not wait
+//!   for a standby, in a session that knows nothing of it: refused, also after an edit.
 //! * A commit that is reported before it is durable: after a crash, the number would be issued
 //!   again. So the commit runs with `synchronous_commit` at least `on`, whatever the setting is by
 //!   then.

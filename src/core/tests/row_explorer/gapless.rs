@@ -1,6 +1,6 @@
 //! Gapless series: row and mark are both written in the caller's transaction. With a savepoint,
-//! other sessions, tools, dumps and a standby. Each number must be one above the last committed
-//! one.
+//! other sessions, tools, dumps, a standby and prepared transactions. Each number must be one above the
+//! last committed one.
 
 use super::rows;
 use super::search::{self, Histories, Rules};
@@ -36,6 +36,9 @@ pub(super) enum Rule {
     RowAtMarkAfterWait,
     /// A commit is durable before it is reported.
     CommitDurable,
+    /// A transaction that has taken a number, or edited a series, is not prepared: the session that
+    /// commits it need not wait for a standby, since nothing there knows of the number.
+    PrepareRefused,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
     /// Assumption: no committed call is lost in a promotion.
@@ -88,6 +91,7 @@ struct Transaction {
 pub(super) struct World {
     database: Database,
     open: Option<Transaction>,
+    prepared: Option<Transaction>,
     /// Another session is inserting a series of the first name, after this last number.
     inserting: Option<u8>,
     /// Tables that a tool is about to replace, copied without later calls.
@@ -116,6 +120,11 @@ pub(super) enum Step {
     Commit,
     /// Reports a commit before it is durable, then crashes.
     CommitAndCrash,
+    Prepare,
+    CommitPrepared,
+    /// Without a wait for the standby, which is promoted: it has the transaction as prepared.
+    CommitPreparedAndFailOver,
+    RollbackPrepared,
     /// In other sessions.
     OtherNext(usize),
     OtherInserts,
@@ -175,7 +184,20 @@ impl Database {
 
 impl World {
     fn is_locked(&self, name: usize) -> bool {
-        self.open.is_some_and(|open| open.view.is_locked[name])
+        let mut transactions = self.open.iter().chain(&self.prepared);
+        transactions.any(|transaction| transaction.view.is_locked[name])
+    }
+
+    fn is_in_transaction(&self) -> bool {
+        self.open.is_some() || self.prepared.is_some()
+    }
+
+    /// Reports what a transaction has taken, which is then lost.
+    fn report(&mut self, lost: &View) {
+        for name in 0..NAMES {
+            let reported = &mut self.database.reported[name];
+            *reported = lost.database.reported[name].max(*reported);
+        }
     }
 
     /// Runs a step in the open transaction, or in a new one.
@@ -197,6 +219,14 @@ impl World {
             }
         }
         let result = step(&mut open)?;
+        // It would wait for the prepared transaction.
+        let mut names = 0..NAMES;
+        let waits = self.prepared.is_some_and(|prepared| {
+            names.any(|name| open.view.is_locked[name] && prepared.view.is_locked[name])
+        });
+        if waits {
+            return None;
+        }
         self.open = Some(open);
         Some(result)
     }
@@ -266,6 +296,7 @@ impl search::World for World {
                 is_set_back: [false; NAMES],
             },
             open: None,
+            prepared: None,
             inserting: None,
             copied_rows: None,
             copied_marks: None,
@@ -343,10 +374,28 @@ impl search::World for World {
                     return None;
                 }
                 self.inserting = None;
-                for name in 0..NAMES {
-                    let reported = &mut self.database.reported[name];
-                    *reported = open.view.database.reported[name].max(*reported);
+                self.report(&open.view);
+            }
+            Step::Prepare => {
+                let open = self.open.take()?;
+                let is_changed = open.view.is_locked.contains(&true);
+                if !is_changed || rules.hold(Rule::PrepareRefused) || self.prepared.is_some() {
+                    return None;
                 }
+                self.prepared = Some(open);
+            }
+            Step::CommitPrepared => {
+                let prepared = self.prepared.take()?;
+                self.commit(&prepared.view);
+                self.calls_committed();
+            }
+            Step::CommitPreparedAndFailOver => {
+                let prepared = self.prepared?;
+                (self.open, self.inserting) = (None, None);
+                self.report(&prepared.view);
+            }
+            Step::RollbackPrepared => {
+                self.prepared.take()?;
             }
             Step::OtherNext(name) => {
                 if self.is_locked(name) {
@@ -400,7 +449,7 @@ impl search::World for World {
             Step::CopyRows | Step::CopyMarks => {
                 let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
                 // The tool waits for open transactions.
-                let is_used = self.open.is_some() || self.inserting.is_some();
+                let is_used = self.is_in_transaction() || self.inserting.is_some();
                 if is_used || is_copying && rules.hold(Rule::OneTableAtATime) {
                     return None;
                 }
@@ -411,7 +460,7 @@ impl search::World for World {
                 }
             }
             Step::PutRows | Step::PutMarks => {
-                if self.open.is_some() || self.inserting.is_some() {
+                if self.is_in_transaction() || self.inserting.is_some() {
                     return None;
                 }
                 if step == Step::PutRows {
@@ -432,7 +481,9 @@ impl search::World for World {
             }
             Step::Restore => {
                 let (rows, reported) = self.dumped.take()?;
-                if self.open.is_some() || self.is_dump_stale && rules.hold(Rule::NoCallAfterDump) {
+                if self.is_in_transaction()
+                    || self.is_dump_stale && rules.hold(Rule::NoCallAfterDump)
+                {
                     return None;
                 }
                 for name in 0..NAMES {
@@ -469,7 +520,7 @@ impl search::World for World {
                     },
                     ..standby
                 };
-                (self.open, self.inserting) = (None, None);
+                (self.open, self.prepared, self.inserting) = (None, None, None);
                 (self.copied_rows, self.copied_marks) = (None, None);
             }
         }
@@ -508,6 +559,10 @@ pub(super) fn steps_for_servers() -> Vec<Step> {
         !matches!(
             step,
             Step::CommitAndCrash
+                | Step::Prepare
+                | Step::CommitPrepared
+                | Step::CommitPreparedAndFailOver
+                | Step::RollbackPrepared
                 | Step::Dump
                 | Step::Restore
                 | Step::Follow
@@ -522,6 +577,8 @@ pub(super) fn steps_for_servers() -> Vec<Step> {
 fn all_steps() -> Vec<Step> {
     let mut steps = vec![Step::Savepoint, Step::RollbackTo, Step::Rollback];
     steps.extend([Step::Commit, Step::CommitAndCrash]);
+    steps.extend([Step::Prepare, Step::CommitPrepared]);
+    steps.extend([Step::CommitPreparedAndFailOver, Step::RollbackPrepared]);
     steps.extend([Step::CopyRows, Step::PutRows]);
     steps.extend([Step::CopyMarks, Step::PutMarks]);
     steps.extend([Step::Dump, Step::Restore, Step::Follow, Step::Promote]);
@@ -545,7 +602,7 @@ fn no_number_comes_twice_and_none_is_left_out() {
 }
 
 /// The rules that some history needs.
-pub(super) const RULES: [Rule; 11] = [
+pub(super) const RULES: [Rule; 12] = [
     Rule::NextAboveMark,
     Rule::NextRaisesMark,
     Rule::MarkRollsBack,
@@ -557,6 +614,7 @@ pub(super) const RULES: [Rule; 11] = [
     Rule::MarkInsertedAgain,
     Rule::LoweringRefused,
     Rule::CommitDurable,
+    Rule::PrepareRefused,
 ];
 
 #[test]
