@@ -16,6 +16,7 @@ mod history;
 mod hostile_settings;
 mod in_the_way;
 mod memory;
+mod moves;
 mod never_waits;
 mod opaque_fleet;
 mod outage;
