@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leaf_id_tests::{Fleet, Registry, Server, Session, Stop, wait_until};
+use leaf_id_tests::{
+    Fleet, Registry, Server, Session, Stop, in_threads_until, lease_conf, wait_until,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -459,41 +461,37 @@ fn a_worker_without_a_slot_is_one() {
 type Seen = (Instant, String, Option<f64>);
 
 fn while_polling(server: &Server, work: impl FnOnce()) -> Vec<Seen> {
-    let done = AtomicBool::new(false);
     let sql =
         "SELECT what, extract(epoch FROM clock_timestamp() - since)::float8 FROM leaf_id.problems";
-    thread::scope(|scope| {
-        let polling = scope.spawn(|| {
-            let mut seen = Vec::new();
-            let mut session: Option<Session> = None;
-            loop {
-                // Once more after the work: what that has seen is seen here, too.
-                let is_last = done.load(Ordering::Acquire);
-                let asked = match &mut session {
-                    Some(session) => session.query(sql, &[]).ok(),
-                    None => {
-                        session = server.try_connect("postgres", "postgres").ok();
-                        continue;
-                    }
-                };
-                match asked {
-                    Some(rows) => {
-                        let at = Instant::now();
-                        seen.extend(rows.iter().map(|row| (at, row.get(0), row.get(1))));
-                    }
-                    // The server is not there, or the extension is not.
-                    None => session = None,
+    let poll = |_, done: &AtomicBool| {
+        let mut seen = Vec::new();
+        let mut session: Option<Session> = None;
+        loop {
+            // Once more after the work: what that has seen is seen here, too.
+            let is_last = done.load(Ordering::Acquire);
+            let asked = match &mut session {
+                Some(session) => session.query(sql, &[]).ok(),
+                None => {
+                    session = server.try_connect("postgres", "postgres").ok();
+                    continue;
                 }
-                if is_last {
-                    break seen;
+            };
+            match asked {
+                Some(rows) => {
+                    let at = Instant::now();
+                    seen.extend(rows.iter().map(|row| (at, row.get(0), row.get(1))));
                 }
-                thread::sleep(Duration::from_millis(20));
+                // The server is not there, or the extension is not.
+                None => session = None,
             }
-        });
-        work();
-        done.store(true, Ordering::Release);
-        polling.join().unwrap()
-    })
+            if is_last {
+                break seen;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let (seen, ()) = in_threads_until(1, poll, work);
+    seen.into_iter().flatten().collect()
 }
 
 /// The shortest time for which a problem has lasted.
@@ -547,6 +545,21 @@ fn what_passes_by_itself_is_none() {
         use_it();
         begin("a crash of the launcher");
         server.crash_by(server.worker("leaf_id launcher").unwrap());
+        use_it();
+        // The registrar lives for one question, which waits here.
+        begin("the registrar");
+        let [mut holder, mut session] = [(); 2].map(|()| server.session());
+        holder.run("BEGIN; LOCK TABLE leaf_id.leaf_worker");
+        for (name, value) in lease_conf("postgres", "a") {
+            server.set(name, &value);
+        }
+        wait_until(LIMIT, "the registrar", || {
+            session.value(
+                "SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity
+                 WHERE backend_type = 'leaf_id registrar' AND wait_event_type = 'Lock'",
+            )
+        });
+        holder.run("COMMIT");
         use_it();
     });
     assert_calm(&seen, &events);
