@@ -489,6 +489,21 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_small_references(oid, smallint, bigint) IS
     'The columns that reference one, and are too small for its last ids';
 
+-- That of a dropped table, too, stays until its caller says so: programs may take ids of it, and roles
+-- that were granted it could use up those of the new table.
+CREATE FUNCTION leaf_id_internal.leaf_raise_tag_exists(tag text, column_name name, table_name text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'tag "%" already exists', $1 USING ERRCODE = 'duplicate_object',
+        HINT = format('To give it to this column as well, with the grants that it has: SELECT %s(%L, %L, %L);',
+            leaf_id_internal.leaf_function_name('leaf_adopt'), $3, $2, $1);
+END
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_raise_tag_exists(text, name, text) IS
+    'An error: the default tag of a column is there';
+
 -- An existing tag is used if the caller has named it. Only under the lock.
 CREATE FUNCTION leaf_id_internal.leaf_give_tag(
     tag text, column_name name, table_name text, wanted numeric, last_id bigint, step integer,
@@ -517,8 +532,7 @@ BEGIN
         -- Higher if ids were issued under this name before.
         RETURNING max_id INTO first_id;
     ELSIF NOT is_named THEN
-        RAISE EXCEPTION 'tag "%" already exists', $1 USING ERRCODE = 'duplicate_object',
-            HINT = 'Pass this tag to share it, or another name, as the third argument of leaf_adopt().';
+        is_named := leaf_id_internal.leaf_raise_tag_exists($1, $2, $3);
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'tag "%" is sourced from server "%"', $1, stored.server
             USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -546,6 +560,23 @@ END
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_give_tag(text, name, text, numeric, bigint, integer, boolean) IS
     'Creates the tag of a column, or raises it, so that it goes on above its ids';
+
+CREATE FUNCTION leaf_id_internal.leaf_other_sources(column_name name, followers oid[], tag text) RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT array_agg(
+        format('table %s keeps its own sequence: rows inserted into it directly may have ids of the tag, too. To change that: ALTER TABLE %1$s %sALTER %I SET DEFAULT %s(%L);',
+            m::regclass, CASE WHEN a.attidentity <> '' THEN format('ALTER %I DROP IDENTITY, ', $1) END, $1,
+            leaf_id_internal.leaf_function_name('leaf_segment_next'), $3) ORDER BY m)
+    FROM leaf_id_internal.leaf_family($2[1]) m
+    JOIN pg_attribute a ON a.attrelid = m AND a.attname = $1
+    LEFT JOIN pg_attrdef d ON d.adrelid = m AND d.adnum = a.attnum
+    LEFT JOIN LATERAL leaf_id_internal.leaf_default_source(d.adbin, leaf_id_internal.leaf_issuer(), 16384) s ON true
+    WHERE m <> ALL ($2) AND (a.attidentity <> '' OR s.sequence IS NOT NULL)
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_other_sources(name, oid[], text) IS
+    'The partitions and children that do not move with a table, as they have sequences of their own';
 
 CREATE FUNCTION leaf_id_internal.leaf_tell_unindexed(relation oid, column_name name, table_name text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -811,8 +842,7 @@ BEGIN
             format('To number its rows all the same, name the tag: SELECT %s(%L, %L, %L);',
                 leaf_id_internal.leaf_function_name('leaf_adopt'), table_name, $2, tag));
     ELSIF $3 IS NULL AND EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = tag) THEN
-        RAISE EXCEPTION 'tag "%" already exists', tag USING ERRCODE = 'duplicate_object',
-            HINT = 'Pass this tag to share it, or another name, as the third argument of leaf_adopt().';
+        is_right := leaf_id_internal.leaf_raise_tag_exists(tag, $2, table_name);
     END IF;
     -- A limit set explicitly on the sequence counts; the default limit of its type does not.
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
@@ -927,6 +957,7 @@ BEGIN
         || CASE WHEN granted <> '{}' THEN format('the tag was granted to %s', array_to_string(granted, ', ')) END
         || CASE WHEN small IS NOT NULL THEN format(
             'columns that reference "%s" of table %s are too small for its last ids: %s', $2, plan.table_name, small) END
+        || leaf_id_internal.leaf_other_sources($2, plan.followers, tag)
         || CASE WHEN by_insert THEN leaf_id_internal.leaf_indirect_grants($1, tag) END;
     PERFORM leaf_id_internal.leaf_check_adopted($2, plan.followers, plan.dropped, tag, first_id, plan.roles);
     details := leaf_id_internal.leaf_end_move(
