@@ -15,6 +15,7 @@ pub mod message;
 pub mod node_name;
 mod numbered;
 pub mod opaque;
+pub mod ordered;
 pub mod primitive;
 pub mod registry;
 pub mod reservation;
