@@ -107,6 +107,8 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_segment_next_batch(text, integer),
     @extschema@.leaf_segment_next_range(text, integer),
     @extschema@.leaf_opaque_next(text),
+    @extschema@.leaf_ordered_next(text),
+    @extschema@.leaf_ordered_watermark(text),
     @extschema@.leaf_snowflake_next(),
     @extschema@.leaf_snowflake_next_batch(integer),
     @extschema@.leaf_snowflake_decode(bigint),
@@ -242,6 +244,7 @@ GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.ser
 GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_require(text),
     leaf_id_internal.leaf_shown_tags(),
+    leaf_id_internal.leaf_ordered_holders(),
     leaf_id_internal.leaf_leases(),
     leaf_id_internal.leaf_segment_slots(),
     leaf_id_internal.leaf_central_connections(),

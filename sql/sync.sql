@@ -92,18 +92,20 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_default_source(pg_node_tree, oid, inte
     'The tag or sequence of a default that is one call with a constant, and all texts in it';
 
 -- Identified by properties that only a superuser can set, not by names, which may change.
-CREATE FUNCTION leaf_id_internal.leaf_issuers(OUT issuer oid, OUT is_plain boolean, OUT is_opaque boolean) RETURNS SETOF record
+CREATE FUNCTION leaf_id_internal.leaf_issuers(
+    OUT issuer oid, OUT is_plain boolean, OUT is_opaque boolean, OUT is_ordered boolean) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT p.oid, p.prosrc = 'leaf_segment_next', p.prosrc = 'leaf_opaque_next_wrapper'
+    SELECT p.oid, p.prosrc = 'leaf_segment_next', p.prosrc = 'leaf_opaque_next_wrapper', p.prosrc = 'leaf_ordered_next_wrapper'
     FROM pg_proc p
     JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'c'
     JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
         AND d.refclassid = 'pg_extension'::regclass
     JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leaf_id'
     WHERE p.prosrc IN (
-        'leaf_segment_next', 'leaf_segment_next_batch_wrapper', 'leaf_segment_next_range_wrapper', 'leaf_opaque_next_wrapper')
+        'leaf_segment_next', 'leaf_segment_next_batch_wrapper', 'leaf_segment_next_range_wrapper', 'leaf_opaque_next_wrapper',
+        'leaf_ordered_next_wrapper')
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_issuers() IS
     'The functions that issue ids of tags; the plain one issues a single id';
@@ -170,17 +172,19 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     WITH callers AS (
-        SELECT d.classid, d.objid, bool_and(i.is_opaque) AS is_opaque
+        SELECT d.classid, d.objid, bool_and(i.is_opaque) AS is_opaque,
+            -- The function that the tag is a constant of.
+            coalesce(min(i.issuer) FILTER (WHERE i.is_ordered), (SELECT leaf_id_internal.leaf_issuer())) AS issuer
         FROM leaf_id_internal.leaf_issuers() i
         JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = i.issuer
         GROUP BY d.classid, d.objid
     ), defaults AS MATERIALIZED (
-        SELECT f.adrelid, f.adnum, f.adbin AS tree, r.relowner AS owner, r.relowner AS writer, c.is_opaque
+        SELECT f.adrelid, f.adnum, f.adbin AS tree, r.relowner AS owner, r.relowner AS writer, c.is_opaque, c.issuer
         FROM callers c
         JOIN pg_attrdef f ON f.oid = c.objid AND c.classid = 'pg_attrdef'::regclass
         JOIN pg_class r ON r.oid = f.adrelid
         UNION ALL
-        SELECT a.attrelid, a.attnum, t.typdefaultbin, r.relowner, t.typowner, c.is_opaque
+        SELECT a.attrelid, a.attnum, t.typdefaultbin, r.relowner, t.typowner, c.is_opaque, c.issuer
         FROM callers c
         JOIN pg_type t ON t.oid = c.objid AND c.classid = 'pg_type'::regclass
         JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
@@ -203,7 +207,7 @@ AS $$
         LEFT JOIN others o ON o.role = d.owner
         LEFT JOIN others w ON w.role = d.writer
         CROSS JOIN LATERAL leaf_id_internal.leaf_default_source(
-            d.tree, (SELECT leaf_id_internal.leaf_issuer()),
+            d.tree, d.issuer,
             CASE WHEN only_tag IS NULL AND coalesce(o.role, w.role) IS NOT NULL THEN 2000 ELSE 16384 END) s
     ), barred AS MATERIALIZED (
         SELECT p.role, p.tag

@@ -19,6 +19,27 @@ AS 'SELECT a.biz_tag, a.max_id, a.step, a.max_value, a.timeline, a.server FROM l
 COMMENT ON FUNCTION leaf_id_internal.leaf_shown_tags() IS
     'What the views show of leaf_alloc';
 
+-- With the caller's rights on pg_stat_activity. The locks are those of src/core/src/ordered.rs, the hash that of
+-- src/segment/ordered.rs.
+CREATE FUNCTION leaf_id_internal.leaf_ordered_holders(OUT tag text, OUT who text, OUT since timestamptz) RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT t.tag, coalesce('process ' || a.pid, format('prepared transaction "%s"', p.gid)), coalesce(a.xact_start, p.prepared)
+    FROM leaf_id_internal.leaf_shown_tags() t
+    JOIN pg_locks l ON l.classid = (hashtextextended(t.tag, 0) & 4294967295)::oid
+        AND l.locktype = 'userlock' AND l.objsubid < 0
+    JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+    LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+    LEFT JOIN LATERAL (
+        -- By the lock of its xid.
+        SELECT x.gid, x.prepared
+        FROM pg_locks o JOIN pg_prepared_xacts x ON x.transaction = o.transactionid
+        WHERE l.pid IS NULL AND o.pid IS NULL AND o.virtualtransaction = l.virtualtransaction) p ON true
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_ordered_holders() IS
+    'The open transactions with ordered ids of a tag, and when they began, where the caller may see that';
+
 CREATE FUNCTION leaf_id_internal.leaf_leases(
     OUT node_name text, OUT state text, OUT leased_at timestamptz, OUT renewed_at timestamptz,
     OUT worker_id integer, OUT lease_until timestamptz, OUT clock_offset_ms bigint, OUT max_skew_ms bigint,
@@ -318,6 +339,11 @@ AS $$
             THEN format('SELECT * FROM %s(%L)', leaf_id_internal.leaf_function_name('leaf_sync'), n.tag) END,
         'It is created above the ids in its columns.'
     FROM leaf_id_internal.leaf_missing_tags() n
+    UNION ALL
+    SELECT 'warning', format('%s holds back readers of tag "%s"', h.who, h.tag), h.since, NULL,
+        'Its transaction has ordered ids of the tag. Until it ends, the watermark is not above them.'
+    FROM leaf_id_internal.leaf_ordered_holders() h
+    WHERE h.since < clock_timestamp() - interval '1 minute'
     UNION ALL
     SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL,
         'UPDATE leaf_id.leaf_alloc SET step = step '

@@ -7,6 +7,7 @@ mod fmgr;
 mod format;
 mod gapless;
 mod opaque;
+mod ordered;
 mod registry;
 mod segment;
 mod servers;
@@ -33,7 +34,12 @@ pgrx::extension_sql_file!(
     requires = ["snowflake"]
 );
 pgrx::extension_sql_file!("../sql/opaque.sql", name = "opaque", requires = ["gapless"]);
-pgrx::extension_sql_file!("../sql/format.sql", name = "format", requires = ["opaque"]);
+pgrx::extension_sql_file!(
+    "../sql/ordered.sql",
+    name = "ordered",
+    requires = ["opaque"]
+);
+pgrx::extension_sql_file!("../sql/format.sql", name = "format", requires = ["ordered"]);
 pgrx::extension_sql_file!(
     "../sql/workers.sql",
     name = "workers",

@@ -12,6 +12,7 @@ mod edit;
 mod format;
 mod gapless;
 mod opaque;
+mod ordered;
 mod refill;
 mod refusal;
 mod registry;
@@ -24,6 +25,7 @@ pub use edit::EditError;
 pub use format::FormatError;
 pub use gapless::GaplessError;
 pub use opaque::OpaqueError;
+pub use ordered::OrderedError;
 pub use refill::{Advice, Locked, RefillClass, RefillError, for_monitors, reason_for_monitors};
 pub use registry::RegistryError;
 pub use reset::ResetError;
@@ -96,6 +98,8 @@ pub enum Failure {
     Edit(EditError),
     /// A problem of opaque ids.
     Opaque(OpaqueError),
+    /// A problem of ordered ids.
+    Ordered(OrderedError),
     /// A problem of gapless series.
     Gapless(GaplessError),
     /// A refused `leaf_snowflake_reset`.
@@ -305,6 +309,7 @@ impl Failure {
             Self::Table(error) => error.report(),
             Self::Edit(error) => error.report(),
             Self::Opaque(error) => error.report(),
+            Self::Ordered(error) => error.report(),
             Self::Gapless(error) => error.report(),
             Self::Reset(error) => error.report(),
             Self::Snowflake(error) => error.report(),

@@ -37,6 +37,7 @@ mod syncrep;
 mod table;
 mod transaction;
 mod trigger;
+mod user_lock;
 mod wait;
 
 pub use backend_local::BackendLocal;
@@ -65,7 +66,7 @@ pub use leaf_id_core::message::shown;
 pub use memory::{data_size, touch};
 pub use name::{Name, is_text};
 pub use numbers::{hash, strong_random};
-pub use planner::DefaultOfCopy;
+pub use planner::{DefaultOfCopy, is_beside_tables};
 pub use portal::require_clients_statement;
 pub use process::{
     check_for_interrupts, database, exit, leader_pid, max_worker_processes, on_exit, pid,
@@ -97,8 +98,9 @@ pub use table::value::Value;
 pub use table::write::{LockedAtOnce, lock_against_writers};
 pub use transaction::{
     Caught, SubtransactionEvent, TransactionCallbacks, TransactionEvent, in_parallel_mode,
-    is_read_committed, prevent_if_read_only, prevent_in_transaction_block, see_own_changes,
-    subtransaction, transaction, watch_transactions,
+    is_read_committed, local_transaction, prevent_if_read_only, prevent_in_transaction_block,
+    see_own_changes, subtransaction, transaction, watch_transactions,
 };
 pub use trigger::{TriggerCall, replica_role};
+pub use user_lock::{share_user_lock, user_locks};
 pub use wait::{WaitEvent, sleep_until, sleep_us, while_waiting};

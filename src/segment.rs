@@ -3,6 +3,7 @@
 pub mod issue;
 pub mod lookup;
 pub mod opaque;
+pub mod ordered;
 mod slot_cache;
 pub mod take;
 pub mod upcoming;

@@ -1,5 +1,5 @@
-//! Expressions as seen by planner support functions. Only for COPY in bulk: `api/support` has the
-//! benefit and the cost.
+//! Expressions as seen by planner support functions: for COPY in bulk (`api/support` has the benefit and
+//! the cost), and to refuse a call beside a table.
 
 use core::ffi::CStr;
 use core::mem::size_of;
@@ -106,6 +106,33 @@ impl DefaultOfCopy<'_> {
             (*coalesce).location = call.location;
             RawDatum(pg_sys::Datum::from(coalesce))
         }
+    }
+}
+
+/// True if a support function is asked to simplify a call in a query of which any level names a table.
+///
+/// # Safety
+/// `fcinfo` is the argument of a STRICT support function called by PostgreSQL.
+pub unsafe fn is_beside_tables(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: guaranteed by the caller; as in `DefaultOfCopy::new`. The planner's state of a query level is null
+    // outside of one; it has the query, whose range table is a list of entries, null if empty.
+    unsafe {
+        let request: *const pg_sys::Node = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
+        if (*request).type_ != NodeTag::T_SupportRequestSimplify {
+            return false;
+        }
+        let mut level = (*request.cast::<pg_sys::SupportRequestSimplify>()).root;
+        while let Some(root) = level.as_ref() {
+            let is_table = |cell: &pg_sys::ListCell| {
+                let entry = cell.ptr_value.cast::<pg_sys::RangeTblEntry>();
+                (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION
+            };
+            if cells((*root.parse).rtable).iter().any(is_table) {
+                return true;
+            }
+            level = root.parent_root;
+        }
+        false
     }
 }
 

@@ -198,6 +198,17 @@ pub fn subtransaction() -> u32 {
     unsafe { pg_sys::GetCurrentSubTransactionId() }
 }
 
+/// Number of the transaction in its session, never 0.
+pub fn local_transaction() -> u32 {
+    // SAFETY: this process has a PGPROC, whose number only it sets.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        return (*pg_sys::MyProc).lxid;
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        return (*pg_sys::MyProc).vxid.lxid;
+    }
+}
+
 /// True during a parallel query, in the leader or in a worker.
 pub fn in_parallel_mode() -> bool {
     // SAFETY: no arguments; reads the state of the transaction.

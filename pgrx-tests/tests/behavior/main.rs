@@ -23,6 +23,7 @@ mod harness;
 mod lease;
 mod opaque;
 mod operations;
+mod ordered;
 mod remote;
 mod security;
 mod segment;

@@ -1,5 +1,6 @@
 //! Measurements; nothing else runs at the same time.
 
 mod gapless;
+mod ordered;
 mod scale;
 mod tenants;

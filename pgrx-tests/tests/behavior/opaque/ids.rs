@@ -120,8 +120,9 @@ fn every_way_to_an_id_is_opaque() {
 }
 
 /// All ways to request a plain number of t.
-const RAW: [&str; 6] = [
+const RAW: [&str; 7] = [
     "SELECT leaf_segment_next('t')",
+    "SELECT leaf_ordered_next('t')",
     "SELECT leaf_segment_next(tag) FROM (VALUES ('t'), ('t')) v (tag)",
     "SELECT leaf_segment_next_batch('t', 3)",
     "SELECT leaf_segment_next_range('t', 3)",

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Each kind of problem: how often its severity stands in `sql/views.sql`, a part of its words there,
 /// and the test that makes it happen, runs its remedy if it has one, and sees it go.
-const KINDS: [(usize, &str, &str); 15] = [
+const KINDS: [(usize, &str, &str); 16] = [
     (1, "gets no ids: %s", "a_locked_row_is_one_with_the_process"),
     (3, "has issued its last id", "sql/views.sql"),
     (
@@ -42,6 +42,11 @@ const KINDS: [(usize, &str, &str); 15] = [
         1,
         "leaf_missing_execute(NULL)",
         "a_role_without_execute_is_one",
+    ),
+    (
+        1,
+        "holds back readers of tag",
+        "a_transaction_that_holds_readers_back_for_a_minute_is_one",
     ),
     (
         1,
@@ -242,6 +247,37 @@ fn a_clock_set_back_is_one() {
     let what = "the clock was set back, and times in snowflake ids are ";
     assert_eq!(wait_for(&mut session, "warning", what, false).0, "");
     server.clock().set(0);
+    wait_for_none(&mut session);
+}
+
+#[test]
+fn a_transaction_that_holds_readers_back_for_a_minute_is_one() {
+    let server = Server::with_clock(
+        0,
+        &[
+            ("leaf_id.worker_id", "1"),
+            ("max_prepared_transactions", "1"),
+        ],
+    );
+    let mut session = server.session();
+    // Beside a role that may see what other sessions do.
+    session.run(
+        "CREATE ROLE monitor LOGIN IN ROLE pg_monitor; SELECT leaf_tag_create('événements'), leaf_tag_create('other')",
+    );
+    let mut monitor = server.connect_as("monitor", "postgres");
+    let mut writer = server.session();
+    writer.run("BEGIN; SELECT leaf_ordered_next('événements')");
+    let pid = writer.pid();
+    assert_eq!(problems(&mut monitor), []);
+    server.clock().set(61_000);
+    let what = format!("process {pid} holds back readers of tag \"événements\"");
+    assert_eq!(wait_for(&mut monitor, "warning", &what, true).0, "");
+    writer.run("PREPARE TRANSACTION 'p'");
+    wait_for_none(&mut session);
+    server.clock().set(122_000);
+    let what = "prepared transaction \"p\" holds back readers of tag \"événements\"";
+    assert_eq!(wait_for(&mut session, "warning", what, true).0, "");
+    session.run("COMMIT PREPARED 'p'");
     wait_for_none(&mut session);
 }
 

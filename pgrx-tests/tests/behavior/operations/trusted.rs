@@ -124,6 +124,7 @@ fn what_default_privileges_gave_is_taken_back() {
             "leaf_segment_next",
             "leaf_snowflake_",
             "function leaf_opaque_next",
+            "function leaf_ordered_",
             "function leaf_tag_",
             "function leaf_sync",
             "function leaf_check",

@@ -151,6 +151,9 @@ const STATEMENTS: &[&str] = &[
     "SELECT first_id FROM leaf_segment_next_range('v', 5)",
     "SELECT leaf_segment_next('o')",
     "SELECT leaf_segment_next('{own}')",
+    "SELECT leaf_ordered_next('v')",
+    "SELECT leaf_ordered_next('o')",
+    "SELECT leaf_ordered_watermark('v')",
     "SELECT leaf_opaque_next('o')",
     "SELECT leaf_opaque_next('v')",
     "SELECT leaf_id.leaf_opaque_encode('o', {n})",
@@ -235,8 +238,12 @@ const STATEMENTS: &[&str] = &[
 
 /// Of the statements above, those whose results are ids of the counter that alice uses, too.
 fn counter_of(statement: &str) -> Option<Counter> {
-    if statement.starts_with("SELECT leaf_segment_next") || statement.starts_with("SELECT first_id")
-    {
+    let ids = [
+        "SELECT leaf_segment_next",
+        "SELECT leaf_ordered_next",
+        "SELECT first_id",
+    ];
+    if ids.iter().any(|ids| statement.starts_with(ids)) {
         statement.contains("'v'").then_some(Counter::Tag)
     } else {
         (statement == "SELECT leaf_opaque_next('o')").then_some(Counter::Opaque)

@@ -65,6 +65,7 @@ fn long_texts_are_not_copied() {
         (format!("leaf_id.leaf_gapless_next({long})"), "42704"),
         (format!("leaf_segment_next({long})"), "22023"),
         (format!("leaf_opaque_next({long})"), "22023"),
+        (format!("leaf_ordered_next({long})"), "22023"),
         (format!("leaf_id.leaf_opaque_encode({long}, 1)"), "22023"),
         (
             format!("leaf_id_internal.leaf_make_key('k', 1000, {long})"),

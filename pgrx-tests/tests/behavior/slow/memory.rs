@@ -28,7 +28,7 @@ pub(super) const SETUP: &str = "
     CREATE TABLE numbered (id serial, n int)";
 
 /// Statements that return ids, and what these are unique within.
-pub(super) const IDS: [(&str, &str); 9] = [
+pub(super) const IDS: [(&str, &str); 10] = [
     ("t", "SELECT leaf_segment_next('t')"),
     ("t", "SELECT leaf_segment_next_batch('t', 3)"),
     (
@@ -42,6 +42,7 @@ pub(super) const IDS: [(&str, &str); 9] = [
     ("orders", "INSERT INTO orders DEFAULT VALUES RETURNING id"),
     ("snowflake", "SELECT leaf_snowflake_next()"),
     ("snowflake", "SELECT leaf_snowflake_next_batch(3)"),
+    ("t", "SELECT leaf_ordered_next('t')"),
     ("o", "SELECT leaf_opaque_next('o')"),
     ("g", "SELECT leaf_id.leaf_gapless_next('g')"),
 ];
@@ -53,6 +54,7 @@ pub(super) const STATEMENTS: &[&str] = &[
          leaf_snowflake_min(now(), 0), leaf_snowflake_compose(now(), 1, 1),
          leaf_snowflake_compose(now(), 1, 1, 0, '41/10/12')",
     "SELECT leaf_parse(leaf_format(n, p), p) FROM unnest(ARRAY['A-{N:6}', '{UUID}']) WITH ORDINALITY v (p, n)",
+    "SELECT leaf_ordered_watermark('t')",
     "SELECT leaf_id.leaf_opaque_decode('o', leaf_id.leaf_opaque_encode('o', 5))",
     "SELECT leaf_id.leaf_opaque_key('o'), leaf_id_internal.leaf_has_key('o')",
     "BEGIN; SELECT leaf_id.leaf_opaque_create('o{n}'); SELECT leaf_tag_drop('o{n}', forget => true); COMMIT",
@@ -106,13 +108,14 @@ const REFUSED: [(&str, &str); 3] = [
 
 /// Functions in C that the statistics do not count: called by the planner, the executor or the
 /// parser for texts, or always refused.
-const NOT_COUNTED: [&str; 7] = [
+const NOT_COUNTED: [&str; 8] = [
     "leaf_claim",
     "leaf_end_parse",
     "leaf_next_support",
     "leaf_next_token",
     "leaf_snowflake_reset",
     "leaf_token_types",
+    "leaf_watermark_support",
     "leaf_worker_lease",
 ];
 

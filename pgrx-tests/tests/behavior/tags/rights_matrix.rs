@@ -33,6 +33,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_segment_next('t')",
                 "SELECT leaf_segment_next_batch('t', 3)",
                 "SELECT leaf_segment_next_range('t', 3)",
+                "SELECT leaf_ordered_next('t')",
+                "SELECT leaf_ordered_watermark('t')",
             ],
         ),
         "issue snowflake ids" => (
@@ -71,6 +73,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_segment_next('others')",
                 "SELECT leaf_segment_next_batch('others', 3)",
                 "SELECT leaf_segment_next_range('others', 3)",
+                "SELECT leaf_ordered_next('others')",
+                "SELECT leaf_ordered_watermark('others')",
             ],
         ),
         "move a column of their own table to a tag" => (
