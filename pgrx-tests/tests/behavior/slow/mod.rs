@@ -19,6 +19,7 @@ mod memory;
 mod moves;
 mod never_waits;
 mod opaque_fleet;
+mod ordered_under_faults;
 mod outage;
 mod registry_away;
 mod registry_clock;
