@@ -57,6 +57,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     "SELECT leaf_ordered_watermark('t')",
     "SELECT leaf_id.leaf_opaque_decode('o', leaf_id.leaf_opaque_encode('o', 5))",
     "SELECT leaf_id.leaf_opaque_key('o'), leaf_id_internal.leaf_has_key('o')",
+    "BEGIN; DELETE FROM leaf_id.leaf_opaque_key; ROLLBACK",
     "BEGIN; SELECT leaf_id.leaf_opaque_create('o{n}'); SELECT leaf_tag_drop('o{n}', forget => true); COMMIT",
     "BEGIN; SELECT leaf_id.leaf_gapless_create('g{n}'); SELECT leaf_id.leaf_gapless_next('g{n}');
          SELECT leaf_id.leaf_gapless_drop('g{n}', forget => true); COMMIT",
@@ -74,6 +75,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     "BEGIN; UPDATE leaf_id.leaf_alloc SET biz_tag = 'r{n}' WHERE biz_tag LIKE 'r%' AND biz_tag <> 'reset'; COMMIT",
     "SELECT * FROM leaf_id.tags; SELECT * FROM leaf_id.tags_detail",
     "SELECT * FROM leaf_id.problems; SELECT * FROM leaf_id.server; SELECT * FROM leaf_id.fleet",
+    "SELECT * FROM leaf_id_internal.leaf_central_connections()",
     "SELECT * FROM leaf_check()",
     "BEGIN; INSERT INTO orders VALUES (1000000000); SELECT * FROM leaf_sync(); ROLLBACK; SELECT * FROM leaf_sync('orders', 'orders', 'id')",
     "CALL leaf_adopt_all('leaf_id')",
