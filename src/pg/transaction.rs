@@ -202,9 +202,9 @@ pub fn subtransaction() -> u32 {
 pub fn local_transaction() -> u32 {
     // SAFETY: this process has a PGPROC, whose number only it sets.
     unsafe {
-        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        #[cfg(not(since_17))]
         return (*pg_sys::MyProc).lxid;
-        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        #[cfg(since_17)]
         return (*pg_sys::MyProc).vxid.lxid;
     }
 }
