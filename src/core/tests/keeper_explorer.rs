@@ -1102,34 +1102,32 @@ fn every_server_recovers() {
     }
 }
 
+fn needed<W>(kind: &str, rule: Rule, set: &Set, depth: u64)
+where
+    W: search::World<Rule = Rule, Step = Step>,
+{
+    search::assert_needed::<W>(kind, rule, set.histories(depth));
+}
+
 #[test]
 fn each_rule_is_needed() {
-    let needed = |rule, set: &Set, depth| {
-        search::assert_needed::<World>("rule", rule, set.histories(depth));
-    };
-    needed(Rule::IssuedFirst, &FIRST_ID, 7);
-    needed(Rule::IssuedOfOriginal, &FIRST_ID_OF_PAIR, 9);
-    needed(Rule::GivenBack, &AHEAD, 9);
-    needed(Rule::Retired, &RESETS, 9);
-    needed(Rule::ResetAboveOthers, &RESETS_OF_PAIR, 7);
-    let needed = |rule, set: &Set, depth| {
-        search::assert_needed::<Recovering>("rule", rule, set.histories(depth));
-    };
-    needed(Rule::Unissued, &FIRST_ID, 7);
-    needed(Rule::LowerReservation, &AHEAD, 7);
-    needed(Rule::LowerReading, &FAILOVER, 7);
-    needed(Rule::FirstLook, &EPOCHS, 7);
+    needed::<World>("rule", Rule::IssuedFirst, &FIRST_ID, 7);
+    needed::<World>("rule", Rule::IssuedOfOriginal, &FIRST_ID_OF_PAIR, 9);
+    needed::<World>("rule", Rule::GivenBack, &AHEAD, 9);
+    needed::<World>("rule", Rule::Retired, &RESETS, 9);
+    needed::<World>("rule", Rule::ResetAboveOthers, &RESETS_OF_PAIR, 7);
+    needed::<Recovering>("rule", Rule::Unissued, &FIRST_ID, 7);
+    needed::<Recovering>("rule", Rule::LowerReservation, &AHEAD, 7);
+    needed::<Recovering>("rule", Rule::LowerReading, &FAILOVER, 7);
+    needed::<Recovering>("rule", Rule::FirstLook, &EPOCHS, 7);
 }
 
 #[test]
 fn each_assumption_is_needed() {
-    let needed = |assumption, set: &Set, depth| {
-        search::assert_needed::<World>("assumption", assumption, set.histories(depth));
-    };
-    needed(Rule::FormatKept, &FIRST_ID_OF_PAIR, 9);
-    needed(Rule::ClocksAgree, &FAILOVER_AHEAD, 7);
-    needed(Rule::KeptWhileAhead, &RESETS, 7);
-    needed(Rule::ResetVouched, &RESETS_OF_PAIR, 8);
-    needed(Rule::ResetAfterChange, &RESETS_OF_FORMATS, 8);
-    needed(Rule::UsedAgain, &SHARED, 9);
+    needed::<World>("assumption", Rule::FormatKept, &FIRST_ID_OF_PAIR, 9);
+    needed::<World>("assumption", Rule::ClocksAgree, &FAILOVER_AHEAD, 7);
+    needed::<World>("assumption", Rule::KeptWhileAhead, &RESETS, 7);
+    needed::<World>("assumption", Rule::ResetVouched, &RESETS_OF_PAIR, 8);
+    needed::<World>("assumption", Rule::ResetAfterChange, &RESETS_OF_FORMATS, 8);
+    needed::<World>("assumption", Rule::UsedAgain, &SHARED, 9);
 }
