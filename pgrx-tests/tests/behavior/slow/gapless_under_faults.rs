@@ -150,7 +150,7 @@ fn with_clients(
     clients
 }
 
-/// Rows have the numbers from 1 to n, and clients were not told of others.
+/// Rows have the numbers from 1 to n, and clients have seen no other numbers.
 fn assert_from_1_and_none_twice(mut session: Session, clients: &[Client]) {
     let rows: Vec<String> =
         session.column("SELECT number || ' ' || mark FROM invoices ORDER BY number");
