@@ -11,6 +11,7 @@ mod marks;
 mod old_snapshot;
 mod privileges;
 mod publications;
+mod repack;
 mod rights;
 mod rights_matrix;
 pub mod sync;
