@@ -296,7 +296,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     {
         if let (Some(key), Some(kind)) = (key, kind) {
             edits.add(key, kind);
-            *touched = Some(key).filter(|_| !matches!(kind, Edited::Regranted));
+            *touched = (!matches!(kind, Edited::Regranted)).then_some(key);
         }
     }
     let any = !edits.log.is_empty();

@@ -723,7 +723,7 @@ impl Keeper {
         };
         self.state = State::Open { worker_id };
         // A leased worker id may pass to another server.
-        self.previous_worker_id = Some(worker_id).filter(|_| !self.leased);
+        self.previous_worker_id = (!self.leased).then_some(worker_id);
         self.kept_worker_id = self.previous_worker_id;
         self.is_first = false;
         self.leading.opened(above, writing.since_ms);

@@ -45,7 +45,7 @@ fn refills_go_on() {
     for (i, setting) in SETTINGS.iter().enumerate() {
         for target in ["DATABASE", "ROLE postgres IN DATABASE"] {
             println!("ALTER {target} SET {setting}");
-            let name = format!("d{i}_{}", &target[..1].to_lowercase());
+            let name = format!("d{i}_{}", target[..1].to_lowercase());
             admin.run(&format!("CREATE DATABASE {name} TEMPLATE template"));
             // Connect first, so that this session is not affected.
             let mut session = server.session_in(&name);

@@ -412,7 +412,7 @@ fn stop_with_assignment(server: &Server, database: &str) -> (i32, Paused) {
             return false;
         };
         let assigned = failure.is("55P03").detail.starts_with("No allocator");
-        stopped = Some((pid, paused)).filter(|_| assigned);
+        stopped = assigned.then_some((pid, paused));
         assigned
     });
     stopped.unwrap()
