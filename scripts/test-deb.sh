@@ -22,6 +22,9 @@ say "Debian $suite, $(basename "$deb"): README.md: its installation and its firs
 in_root useradd --create-home reader
 echo 'reader ALL=(ALL) NOPASSWD: ALL' >"$BARE/etc/sudoers.d/reader"
 cp "$deb" "$BARE/home/reader/"
+# Without an init system, packages start a service only if this allows it.
+printf '#!/bin/sh\n' >"$BARE/usr/sbin/policy-rc.d"
+chmod +x "$BARE/usr/sbin/policy-rc.d"
 if in_root sh -c 'command -v rustc cargo'; then die "there is Rust in the bare Debian"; fi
 readme "$BARE/tmp"
 logged as_user "$(cat "$BARE/tmp/sh")"
