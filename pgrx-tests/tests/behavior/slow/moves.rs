@@ -185,6 +185,8 @@ struct Actor {
     savepoint: Option<u8>,
     /// Ids of what its transaction has made, which come again if that is rolled back.
     own: Vec<(u8, Scope, i64)>,
+    /// What its transaction has taken of a sequence.
+    of_sequence: Vec<(Scope, i64)>,
 }
 
 impl Actor {
@@ -231,6 +233,7 @@ impl Actor {
             moved: 0,
             savepoint: None,
             own: Vec::new(),
+            of_sequence: Vec::new(),
         }
     }
 
@@ -250,6 +253,7 @@ impl Actor {
         (self.is_open, self.is_old, self.has_failed) = (false, false, false);
         (self.moved, self.savepoint) = (0, None);
         self.own.clear();
+        self.of_sequence.clear();
     }
 }
 
@@ -265,6 +269,9 @@ struct World {
     /// Ids inserted by choice since the last move: a sequence repeats them, what comes by a move must
     /// not.
     above: Vec<(Scope, i64)>,
+    /// Numbers of a sequence whose transaction was rolled back: nothing has waited for their WAL, so
+    /// PostgreSQL may issue them again after a crash.
+    not_flushed: Vec<(Scope, i64)>,
     history: String,
 }
 
@@ -286,6 +293,7 @@ impl World {
             monitor,
             issued: HashSet::new(),
             above: Vec::new(),
+            not_flushed: Vec::new(),
             history: String::new(),
         }
     }
@@ -409,9 +417,14 @@ impl World {
                 // The savepoint is gone: what was moved before it belongs to the transaction.
                 actor.has_failed = false;
             }
-            Rollback => actor.forget(),
+            Rollback => {
+                self.not_flushed.append(&mut actor.of_sequence);
+                actor.forget();
+            }
             Commit => {
-                if !actor.has_failed {
+                if actor.has_failed {
+                    self.not_flushed.append(&mut actor.of_sequence);
+                } else {
                     let ids = actor.own.iter().map(|(_, scope, id)| (*scope, *id));
                     self.issued.extend(ids);
                     if actor.moved > 0 {
@@ -446,6 +459,10 @@ impl World {
             }
             for scope in scopes {
                 self.issued(number, scope, id)?;
+                let actor = &mut self.actors[number];
+                if actor.is_open && !of_tag {
+                    actor.of_sequence.push((scope, id));
+                }
             }
         }
         Ok(())
@@ -512,6 +529,11 @@ impl World {
 
     /// All sessions are gone.
     fn crashed(&mut self, server: &Server) {
+        let open = self.actors.iter_mut();
+        let not_flushed = open.flat_map(|actor| actor.of_sequence.drain(..));
+        for id in self.not_flushed.drain(..).chain(not_flushed) {
+            self.issued.remove(&id);
+        }
         self.monitor = server.session();
         self.actors = [(); 2].map(|()| Actor::new(server.session()));
         self.history += " Crash";
