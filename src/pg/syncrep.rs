@@ -25,7 +25,7 @@ unsafe extern "C-unwind" {
 }
 
 /// `USER_TIMEOUT` of utils/timeout.h: requests a new timeout id.
-const USER_TIMEOUT: c_int = if cfg!(not(since_17)) { 12 } else { 13 };
+const USER_TIMEOUT: c_int = if cfg!(since_17) { 13 } else { 12 };
 /// Time that the statement of a call from another server may continue after its answer, in
 /// milliseconds. It holds a row lock that others wait for, and has nothing left to do.
 const MAX_HOLD_MS: c_int = 250;
