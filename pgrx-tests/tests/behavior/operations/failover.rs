@@ -473,7 +473,9 @@ fn what_a_server_had_saved_is_not_issued_when_it_comes_back() {
             ids
         };
         take(&mut session, 3);
+        // Connected, it gets the last of the WAL, without which the first one cannot follow it.
         let second = first.standby(&[]);
+        second.replay_all_of(&first);
         drop(session);
         first.stop(Stop::Fast);
         second.promote();

@@ -1,14 +1,12 @@
 //! Would catch: a metric in packaging/monitoring/postgres_exporter.yaml without a column, a column
 //! without a metric, an alert or a panel on a missing metric, a query that fails, and an alert
-//! missing in docs/operations.md. Values and alerts are tested by `make test-monitoring`.
+//! that does not say what to do. Values and alerts are tested by `make test-monitoring`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use leaf_id_tests::Server;
-
-use crate::docs::page::Page;
 
 fn file(name: &str) -> String {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/monitoring");
@@ -70,11 +68,17 @@ fn each_metric_is_a_column_and_each_alert_is_of_metrics() {
 }
 
 #[test]
-fn the_page_has_each_alert() {
+fn each_alert_says_what_to_do() {
     let text = file("alerts.yaml");
-    let lines = text.lines();
-    let alerts = lines.filter_map(|line| line.trim().strip_prefix("- alert: "));
-    let page = Page::read("docs/operations.md").table("Prometheus and Grafana");
-    let page: BTreeSet<_> = page.iter().map(|row| &*row[0]).collect();
-    assert_eq!(page, alerts.collect());
+    let alerts: Vec<_> = text.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() >= 16, "{alerts:?}");
+    // Rules of one name in a row differ by severity: the first one describes them.
+    let mut described = BTreeSet::new();
+    for alert in alerts {
+        let name = alert.lines().next().unwrap();
+        if alert.contains(" description: '") {
+            described.insert(name);
+        }
+        assert!(described.contains(name), "{name}");
+    }
 }
