@@ -1,6 +1,6 @@
 //! Relations in the catalogs of the current database.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leaf_id_core::message::shown;
@@ -52,15 +52,18 @@ pub fn touch_relation(relation: u32) {
 /// transaction, within `lock_timeout`, with the privileges of LOCK TABLE. Does nothing if there is none
 /// with this oid.
 pub fn lock_relation(relation: u32) {
-    const TABLE: c_char = pg_sys::RELKIND_RELATION.cast_signed();
-    const PARTITIONED: c_char = pg_sys::RELKIND_PARTITIONED_TABLE.cast_signed();
-    const SEQUENCE: c_char = pg_sys::RELKIND_SEQUENCE.cast_signed();
+    let kinds = [
+        pg_sys::RELKIND_RELATION,
+        pg_sys::RELKIND_PARTITIONED_TABLE,
+        pg_sys::RELKIND_SEQUENCE,
+    ];
     let oid = pg_sys::Oid::from(relation);
     // SAFETY: in a transaction; accepts any oid. The name is null if there is no such relation.
     unsafe {
         let name = pg_sys::get_rel_name(oid);
-        if name.is_null() || ![TABLE, PARTITIONED, SEQUENCE].contains(&pg_sys::get_rel_relkind(oid))
-        {
+        // A char has a sign on some processors only.
+        let [kind] = pg_sys::get_rel_relkind(oid).to_ne_bytes();
+        if name.is_null() || !kinds.contains(&kind) {
             return;
         }
         let mode = pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE;

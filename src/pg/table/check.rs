@@ -215,7 +215,8 @@ unsafe fn row_triggers(relation: pg_sys::Relation) -> Vec<(pg_sys::Oid, String)>
             .map(|number| &*triggers.triggers.add(number))
             .filter(|trigger| {
                 u32::from(trigger.tgtype.cast_unsigned()) & pg_sys::TRIGGER_TYPE_ROW != 0
-                    && trigger.tgenabled.cast_unsigned() != pg_sys::TRIGGER_DISABLED
+                    // A char has a sign on some processors only.
+                    && trigger.tgenabled.to_ne_bytes() != [pg_sys::TRIGGER_DISABLED]
                     && !trigger.tgisinternal
             })
             .map(|trigger| {
