@@ -30,13 +30,16 @@ in_root() {
 }
 
 # emulate ARCHITECTURE: makes the kernel start qemu for programs of that processor, as Debian's
-# package qemu-user-static does where systemd runs.
+# package qemu-user-static does where systemd runs, but with the rights of those programs (C): sudo has
+# none otherwise.
 emulate() {
     local binfmt=/proc/sys/fs/binfmt_misc
     [ "$1" = arm64 ] || die "no such architecture: $1 (arm64)"
     [ -e /usr/lib/binfmt.d/qemu-aarch64.conf ] || die "qemu is missing" "apt install qemu-user-static"
     [ -e $binfmt/register ] || mount -t binfmt_misc binfmt_misc $binfmt
-    [ -e $binfmt/qemu-aarch64 ] || cat /usr/lib/binfmt.d/qemu-aarch64.conf >$binfmt/register
+    grep -q '^flags:.*C' $binfmt/qemu-aarch64 2>/dev/null && return
+    [ ! -e $binfmt/qemu-aarch64 ] || echo -1 >$binfmt/qemu-aarch64
+    sed 's/:[A-Z]*$/&C/' /usr/lib/binfmt.d/qemu-aarch64.conf >$binfmt/register
 }
 
 # unpack_root SUITE [ARCHITECTURE]: creates a Debian of that release in BARE, with sudo, today's

@@ -81,6 +81,8 @@ if [ "$1" = citus ] && [ ! -f "$("$PG_BIN/pg_config" --pkglibdir)/citus.so" ]; t
     sed -i 's/\bhave_createdb_privilege\b/citus_&/g' "$build/src/include/pg_version_compat.h"
     (
         cd "$build"
+        # From "make PG_CONFIG=...", its own make would take that for the place to install into.
+        unset MAKEFLAGS MAKEOVERRIDES
         PG_CONFIG=$PG_BIN/pg_config ./configure --without-libcurl
         make --silent CPPFLAGS=-I/usr/include/postgresql
         make --silent install
