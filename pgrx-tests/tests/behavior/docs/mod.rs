@@ -9,3 +9,4 @@ pub mod page;
 mod reference;
 mod several_servers;
 mod snowflake_recovery;
+mod stays;

@@ -54,7 +54,7 @@ fn signatures(text: &str) -> Vec<String> {
 
 /// Signatures, with the schema where it does not depend on CREATE EXTENSION. What only leaf_id itself
 /// calls is not for readers.
-fn functions(session: &mut Session) -> Vec<String> {
+pub fn functions(session: &mut Session) -> Vec<String> {
     let sql = format!(
         "SELECT format('%s%s(%s) → %s', CASE p.pronamespace WHEN 'leaf_id'::regnamespace THEN 'leaf_id.' END,
              p.proname, pg_get_function_arguments(p.oid), coalesce(pg_get_function_result(p.oid), 'procedure'))
@@ -333,7 +333,7 @@ fn errors_of_sql(source: &str, found: &mut BTreeSet<(String, String)>) {
     }
 }
 
-fn errors(folder: &Path, found: &mut BTreeSet<(String, String)>) {
+pub fn errors(folder: &Path, found: &mut BTreeSet<(String, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         // Scripts of earlier versions, and update scripts.
