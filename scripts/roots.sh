@@ -31,7 +31,7 @@ in_root() {
 
 # emulate ARCHITECTURE: makes the kernel start qemu for programs of that processor, as Debian's
 # package qemu-user-static does where systemd runs, but with the rights of those programs (C): sudo has
-# none otherwise.
+# none otherwise. That holds for the whole machine, until it restarts.
 emulate() {
     local binfmt=/proc/sys/fs/binfmt_misc
     [ "$1" = arm64 ] || die "no such architecture: $1 (arm64)"
