@@ -8,6 +8,7 @@ mod clients;
 mod contender;
 mod figures;
 mod options;
+mod plot;
 mod report;
 mod sections;
 mod servers;

@@ -1,5 +1,6 @@
-//! The report: measurements as Markdown, and all figures as JSON.
+//! The report: measurements as Markdown, all figures as JSON, and plots of some.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::{fs, io};
 
@@ -7,6 +8,7 @@ use serde::Serialize;
 
 use crate::figures::Series;
 use crate::options::Options;
+use crate::plot::{self, Plot};
 use crate::table::Table;
 use crate::targets::{self, Measured, Target};
 
@@ -16,6 +18,7 @@ pub struct Section {
     title: &'static str,
     words: String,
     tables: Vec<Table>,
+    plots: Vec<Plot>,
     measured: Vec<Measured>,
 }
 
@@ -27,6 +30,7 @@ impl Section {
             title,
             words: String::new(),
             tables: Vec::new(),
+            plots: Vec::new(),
             measured: Vec::new(),
         }
     }
@@ -39,6 +43,11 @@ impl Section {
     /// Adds a table.
     pub fn table(&mut self, table: Table) {
         self.tables.push(table);
+    }
+
+    /// Adds a plot.
+    pub fn plot(&mut self, plot: Plot) {
+        self.plots.push(plot);
     }
 
     /// Adds a figure of a target, which may have several cases.
@@ -141,10 +150,87 @@ impl<'a> Report<'a> {
         Ok(format!("[\n{}\n]\n", cells.join(",\n")))
     }
 
-    /// Writes report.md and results.json.
+    /// Lines below a plot, which is shown without the report.
+    fn notes(&self) -> [String; 2] {
+        let of = |name| {
+            let mut all = self.circumstances.iter();
+            let own = all.find(|(own, _)| own == name);
+            own.map_or("unknown", |(_, value)| value)
+        };
+        let medians = match self.options.quick {
+            true => "Rough medians",
+            false => "Medians",
+        };
+        // The package's version follows in parentheses.
+        let version = of("PostgreSQL").split(" (").next().unwrap_or_default();
+        [
+            format!(
+                "{medians} of {} rounds, thin lines from the smallest to the largest; clients on \
+                 the server's processors.",
+                self.options.rounds
+            ),
+            format!(
+                "PostgreSQL {version}; processors: {}; {}",
+                of("processors"),
+                of("day")
+            ),
+        ]
+    }
+
+    /// Writes report.md, results.json and the plots. A plot that is not in this report is removed,
+    /// since it would be of another run.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         fs::write(directory.join("report.md"), self.markdown())?;
-        fs::write(directory.join("results.json"), self.json()?)
+        fs::write(directory.join("results.json"), self.json()?)?;
+        for file in plot::FILES {
+            let mut plots = self.sections.iter().flat_map(|section| &section.plots);
+            let plot = plots.find(|plot| plot.file == file);
+            let path = directory.join(file);
+            match plot.and_then(|plot| plot.svg(&self.notes())) {
+                Some(svg) => fs::write(path, svg)?,
+                None => match fs::remove_file(path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::Shape;
+
+    #[test]
+    fn a_plot_of_another_run_is_removed() -> io::Result<()> {
+        let directory = std::env::temp_dir().join(format!("leaf_id_bench_{}", std::process::id()));
+        let options = Options {
+            sections: Vec::new(),
+            quick: true,
+            rounds: 1,
+            results: directory.clone(),
+            publish: false,
+            command: String::new(),
+        };
+        let mut report = Report::new(&options, Vec::new());
+        let mut section = Section::new("bulk", "COPY");
+        section.plot(Plot {
+            file: plot::COPY,
+            title: String::new(),
+            unit: "rows",
+            shape: Shape::Bars,
+            rows: vec![("nextval", vec![vec![1.0].into()])],
+        });
+        report.sections.push(section);
+        let is_there = || plot::FILES.map(|file| directory.join(file).exists());
+        report.write(&directory)?;
+        assert_eq!(is_there(), [false, true]);
+        report.sections.clear();
+        report.write(&directory)?;
+        assert_eq!(is_there(), [false, false]);
+        fs::remove_dir_all(&directory)
     }
 }

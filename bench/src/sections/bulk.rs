@@ -8,6 +8,7 @@ use crate::contender::{
 };
 use crate::figures::{in_turns, number};
 use crate::options::Options;
+use crate::plot::{self, Plot, Shape};
 use crate::report::Section;
 use crate::servers;
 use crate::table::Table;
@@ -91,6 +92,21 @@ pub fn measure(options: &Options, section: &mut Section) {
                 .position(|(title, _)| *title == COPY_WITH_KEY);
             let of = |label| table.of(label, copy.unwrap_or_default());
             section.target(Target::Copy, "", of(SEGMENT.label).over(of(SERIAL.label)));
+            // Rows per millisecond are thousands per second.
+            let rates = |label| vec![of(label).map(|ms| f64::from(rows) / ms)];
+            let contenders = contenders.iter();
+            section.plot(Plot {
+                file: plot::COPY,
+                title: format!(
+                    "COPY of {} rows into a table with a primary key",
+                    number(rows.into(), 0)
+                ),
+                unit: "thousand rows a second, ids from the column's default",
+                shape: Shape::Bars,
+                rows: contenders
+                    .map(|own| (own.label, rates(own.label)))
+                    .collect(),
+            });
         }
         section.table(table);
     }

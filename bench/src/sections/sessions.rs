@@ -11,6 +11,7 @@ use crate::contender::{
 };
 use crate::figures::{Series, in_turns, number};
 use crate::options::Options;
+use crate::plot::{self, Plot, Shape};
 use crate::report::Section;
 use crate::servers;
 use crate::table::Table;
@@ -101,6 +102,11 @@ pub fn measure(options: &Options, section: &mut Section) {
         for (contender, rates) in COUNTERS.iter().zip(rates) {
             table.row(contender.label, rates.map(|rate| rate.map(|ids| ids / 1e6)));
         }
+        // This one, since all sessions that insert into a table share the tag or sequence of its
+        // column default.
+        if !each {
+            section.plot(plot(&table));
+        }
         section.table(table);
     }
 
@@ -117,6 +123,20 @@ pub fn measure(options: &Options, section: &mut Section) {
     }
     section.table(table);
     assert_different_snowflake_ids(&server);
+}
+
+fn plot(table: &Table) -> Plot {
+    let rates = |label| (0..SESSIONS.len()).map(move |column| table.of(label, column).clone());
+    let rows = COUNTERS
+        .iter()
+        .map(|own| (own.label, rates(own.label).collect()));
+    Plot {
+        file: plot::SESSIONS,
+        title: "Ids of one tag or sequence, by concurrent sessions".into(),
+        unit: "million ids a second, of all sessions together",
+        shape: Shape::Lines(SESSIONS.into()),
+        rows: rows.collect(),
+    }
 }
 
 /// Ids per second of each source, for each number of sessions.
