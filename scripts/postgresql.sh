@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases, in its own
-# prefix, with its regression tests in regress/, and prints the path of its pg_config. VERSION is
-# 15, 17 or 18; "18-assert" has assertions enabled, and "18-memcheck" tells valgrind of its memory,
+# postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases and Ubuntu's, in its
+# own prefix, with its regression tests in regress/, and prints the path of its pg_config. VERSION is
+# 15, 16, 17 or 18; "18-assert" has assertions enabled, and "18-memcheck" tells valgrind of its memory,
 # too. Takes about three minutes, once. Exits with UNAVAILABLE of lib.sh if there are no sources.
 
 # shellcheck source=scripts/lib.sh
@@ -9,9 +9,6 @@
 
 version=${1:?a version, as in 17 or 18-assert}
 major=${version%%-*}
-# Debian 12 and its successors, whose sources it can build.
-suites='bookworm trixie forky sid'
-security='bookworm-security trixie-security'
 work=$TARGET/sources
 prefix=$(place_for_server "postgresql-$version")
 
@@ -19,30 +16,28 @@ prefix=$(place_for_server "postgresql-$version")
 apt_own() {
     local name=$1
     shift
-    "$name" --quiet=2 -o Dir::Etc::sourcelist="$work/debian.sources" -o Dir::Etc::sourceparts=- \
+    "$name" --quiet=2 -o Dir::Etc::sourcelist="$work/archives.sources" -o Dir::Etc::sourceparts=- \
         -o Dir::State="$work/state" -o Dir::State::status=/var/lib/dpkg/status \
         -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root "$@"
 }
 
+# from TYPE KEYRING [URI SUITES]...: sets what apt_own reads.
+from() {
+    local type=$1 keyring=$2
+    shift 2
+    : >"$work/archives.sources"
+    while [ $# -gt 0 ]; do
+        printf '%s\n' "Types: $type" "URIs: $1" "Suites: $2" 'Components: main' "Signed-By: $keyring" '' \
+            >>"$work/archives.sources"
+        shift 2
+    done
+    apt_own apt-get update
+}
+
 # Downloads the newest source that is available on the mirror. (A security suite may list one before
 # it is available.)
-download() {
+download_newest() {
     local candidate
-    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
-    cat >"$work/debian.sources" <<END
-Types: deb-src
-URIs: http://deb.debian.org/debian
-Suites: $suites
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-
-Types: deb-src
-URIs: http://deb.debian.org/debian-security
-Suites: $security
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-END
-    apt_own apt-get update
     for candidate in $(apt_own apt-cache showsrc "postgresql-$major" 2>/dev/null |
         sed -nE 's/^Version: (.*)$/\1/p' | sort -Vru); do
         rm -f "$work/postgresql-$major"_*
@@ -51,7 +46,23 @@ END
         fi
         note "the mirror does not have postgresql-$major $candidate"
     done
-    die "Debian's releases have no source of PostgreSQL $major here"
+    return 1
+}
+
+# From Debian 12 and its successors, or else from releases of Ubuntu: none of Debian has 16.
+download() {
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg debian=http://deb.debian.org/debian
+    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
+    from deb-src $keyring $debian 'bookworm trixie forky sid' $debian-security 'bookworm-security trixie-security'
+    download_newest && return
+    # Ubuntu's key is in Debian.
+    from deb $keyring $debian trixie
+    rm -rf "$work/ubuntu" "$work"/ubuntu-keyring_*
+    (cd "$work" && apt_own apt-get download ubuntu-keyring)
+    dpkg-deb --extract "$work"/ubuntu-keyring_*.deb "$work/ubuntu"
+    from deb-src "$work/ubuntu/usr/share/keyrings/ubuntu-archive-keyring.gpg" \
+        http://archive.ubuntu.com/ubuntu 'noble noble-updates questing questing-updates'
+    download_newest || die "the releases of Debian and Ubuntu have no source of PostgreSQL $major here"
 }
 
 # Without Debian's patches, which install into the system's directories.
@@ -109,8 +120,8 @@ make_it() {
 }
 
 case $major in
-15 | 17 | 18) ;;
-*) die "no such version: $version (15, 17, 18, and each with -assert or -memcheck)" ;;
+15 | 16 | 17 | 18) ;;
+*) die "no such version: $version (15, 16, 17, 18, and each with -assert or -memcheck)" ;;
 esac
 {
     "$ROOT/scripts/setup.sh" sources
