@@ -31,14 +31,14 @@ demo: ## see it work: a private server, many sessions, a report
 demo-stop: ## stop the demo's server and remove its data
 	@scripts/demo.sh stop
 
-bench: ## measure it beside sequences and uuids: 40 minutes; LEAF_ID_BENCH=quick: a few
-	@scripts/bench.sh $(SECTIONS)
+bench: ## measure it beside sequences and uuids: 40 minutes; LEAF_ID_BENCH=quick: a few; PGEDGE=/path/to/snowflake's/source: beside that, too
+	@PGEDGE='$(PGEDGE)' scripts/bench.sh $(SECTIONS)
 
 check: ## lint and the quick tests: three minutes
 	@scripts/test.sh check
 
 test: ## set up, build and test: ten minutes, more the first time
-	@scripts/test.sh test
+	@scripts/test.sh $(or $(STEPS),test)
 
 test-all: ## everything, on all versions of PostgreSQL: hours
 	@scripts/test-versions.sh all
