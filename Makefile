@@ -5,6 +5,7 @@
 # SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions latency start-up)
 # TESTS      which tests on real servers "make check", "make test" and "make test-all" run, and no others,
 #            by the beginnings of their names: "lease segment::waits"
+# STEPS      which parts "make test" runs, and no others: "core servers"
 # CLIENTS    which of pgrx-tests/clients "make test-clients" tries (all)
 # NIGHT      how long "make night" tortures servers, and which (7200 15 18-assert)
 # PG_CONFIG  the PostgreSQL that "make all", "make install", "make installcheck", "make uninstall",

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test-from-nothing.sh SUITE [TARGET]: runs "make demo", or another target, as a stranger does: in a
 # bare Debian of that release, without Rust and PostgreSQL, as a user with sudo, in a copy of the
-# checkout. SUITE "experimental" is sid with the PostgreSQL that is only there, and its name is
-# PG_MAJOR. Requires root and debootstrap.
+# checkout, with the same TESTS, STEPS and TIER. SUITE "experimental" is sid with the PostgreSQL that
+# is only there, and its name is PG_MAJOR. Requires root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -12,7 +12,6 @@
 suite=${1:?the name of a Debian release}
 target=${2:-demo}
 enter_root "$@"
-major=
 if [ "$suite" = experimental ]; then
     major=$PG_MAJOR
     unpack_root sid
@@ -22,6 +21,8 @@ if [ "$suite" = experimental ]; then
     logged in_root apt-get -q install --no-install-recommends "${packages[@]/%//experimental}"
 else
     unpack_root "$suite"
+    # The one of this release of Debian.
+    major=
 fi
 logged in_root apt-get -q install --no-install-recommends make
 in_root useradd --create-home reader
@@ -32,12 +33,12 @@ source_files | xargs -0 cp --parents -t "$BARE$home"
 in_root chown -R reader: "$home"
 
 # There is no git in the root.
-commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || commit=unknown
+commit=$(tested_commit) || commit=unknown
 say "Debian $suite: make $target, in $home (see $BARE_LOG)"
 began=$SECONDS
 status=0
 in_root runuser -u reader -- env HOME=/home/reader LEAF_ID_COMMIT="$commit" ${major:+PG_MAJOR="$major"} \
-    ${TESTS:+TESTS="$TESTS"} make -C $home "$target" 2>&1 </dev/null | tee -a "$BARE_LOG" || status=$?
+    ${TESTS:+TESTS="$TESTS"} ${TIER:+TIER="$TIER"} ${STEPS:+STEPS="$STEPS"} make -C $home "$target" 2>&1 </dev/null | tee -a "$BARE_LOG" || status=$?
 results=$BARE$home/target/results/tests.tsv
 if [ -s "$results" ]; then
     mkdir -p "$TARGET/results"
@@ -46,4 +47,6 @@ if [ -s "$results" ]; then
     chown -R --reference="$ROOT" "$TARGET/results"
 fi
 [ $status -eq 0 ] || die "make $target fails in a bare Debian $suite" "See $BARE_LOG."
+[ -n "${TESTS:-}${TIER:-}" ] ||
+    record "make $target, from nothing, in a bare $suite" "$(server_in_root "$(in_root ls /usr/lib/postgresql)")" 1 0 0 ok
 say "make $target, from nothing, in Debian $suite: $(duration $((SECONDS - began)))"

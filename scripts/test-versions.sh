@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
 # test-versions.sh all: every test of tier all on the system's PostgreSQL, and those that need a
 # server on each of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of
-# them. test-versions.sh another: tests of tier test that need a server, on one of the others,
-# chosen by the commit; if none is available, reports that and succeeds.
+# them. 19, and what cannot be built here, is tested in a bare Debian that has its packages, without
+# these two: that takes root and debootstrap. test-versions.sh another: tests of tier test that need
+# a server, on one of the others, chosen by the commit; if none is available, reports that and
+# succeeds.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-[ -z "${PG_CONFIG:-}${TESTS:-}" ] || die "the versions and tests are chosen here: PG_CONFIG and TESTS have no meaning"
+[ -z "${PG_CONFIG:-}${TESTS:-}${STEPS:-}" ] || die "the versions and tests are chosen here: PG_CONFIG, TESTS and STEPS have no meaning"
 
-# 16 is in no release of Debian: use make test PG_CONFIG=... for one from elsewhere.
-others=(17 18 18-assert)
+others=(16 17 18 18-assert)
 failed=()
 summary=()
+# Versions that cannot be built here.
+missing=()
+
+summarize() { summary+=("$(printf '%-18s %12s  %s' "$1" "$(duration "$2")" "$3")"); }
 
 # on VERSION STEP...: runs these steps of scripts/test.sh.
 on() {
@@ -20,9 +25,9 @@ on() {
     say "PostgreSQL $version"
     pg_config=$("$ROOT/scripts/postgresql.sh" "$version") || status=$?
     if [ $status -eq $UNAVAILABLE ]; then
-        printf '\n!!! PostgreSQL %s is not available here: NOT TESTED on it\n\n' "$version" >&2
+        printf '\n!!! PostgreSQL %s cannot be built here: NOT TESTED on it\n\n' "$version" >&2
         result='NOT TESTED'
-        missing=1
+        missing+=("$version")
     elif [ $status -ne 0 ] || ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" "$@"; then
         result=FAILED
         failed+=("$version")
@@ -30,10 +35,29 @@ on() {
         result='FAILED: pg_upgrade'
         failed+=("pg_upgrade to $version")
     fi
-    summary+=("$(printf '%-12s %12s  %s' "$version" "$(duration $((SECONDS - began)))" "$result")")
+    summarize "$version" $((SECONDS - began)) "$result"
 }
 
-missing=0
+# in_debian VERSION STEP...: the same in a bare Debian.
+in_debian() {
+    local version=$1 suite began=$SECONDS result=ok
+    shift
+    case $version in
+    17) suite=trixie ;;
+    18) suite=forky ;;
+    19) suite=experimental ;;
+    *) suite= ;;
+    esac
+    if [ -z "$suite" ] || ! is_root || ! command -v debootstrap >/dev/null; then
+        result='NOT TESTED'
+        failed+=("$version, which was not tested")
+    elif ! STEPS="$*" PG_MAJOR=$version "$ROOT/scripts/test-from-nothing.sh" $suite test; then
+        result=FAILED
+        failed+=("$version, $suite")
+    fi
+    summarize "$version, ${suite:-no Debian}" $((SECONDS - began)) "$result"
+}
+
 case ${1:-} in
 all)
     export TIER=all
@@ -44,8 +68,7 @@ all)
     for version in "${others[@]}"; do on "$version" servers demo postgresql; done
     upgrade_from=
     on 18-memcheck memcheck
-    # A release requires all of them.
-    [ $missing -eq 0 ] || failed+=('what was not tested')
+    for version in "${missing[@]}" 19; do in_debian "$version" servers demo; done
     ;;
 another)
     commit=$(git rev-parse HEAD)
@@ -53,9 +76,9 @@ another)
     say "Commit ${commit:0:7} chooses PostgreSQL ${others[$first]}, of ${others[*]}"
     # The next one if the mirror lacks its sources.
     for version in "${others[@]:first}" "${others[@]:0:first}"; do
-        missing=0
+        missing=()
         on "$version" servers demo
-        [ $missing -ne 0 ] || break
+        [ ${#missing[@]} -ne 0 ] || break
     done
     ;;
 *) die "test-versions.sh all|another" ;;
