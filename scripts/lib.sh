@@ -180,15 +180,24 @@ server_name() {
     echo "$name"
 }
 
+# What a test result depends on. (Frozen scripts are copies.)
+TESTED=(src sql scripts pgrx-tests packaging Cargo.toml Cargo.lock build.rs leaf_id.control ':!sql/released' ':!*.md')
+
+# Prints the commit that is tested, and whether it was changed. Fails in a source archive.
+tested_commit() {
+    local commit=${LEAF_ID_COMMIT:-}
+    if [ -z "$commit" ]; then
+        commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || return 1
+        git diff --quiet HEAD -- "${TESTED[@]}" || commit+=' (changed)'
+    fi
+    echo "$commit"
+}
+
 # record WHAT SERVER PASSED FAILED SKIPPED VERDICT [ARCHITECTURE]: records a test result for
 # scripts/matrix.sh.
 record() {
-    local commit=${LEAF_ID_COMMIT:-}
-    if [ -z "$commit" ]; then
-        # Not available in a source archive.
-        commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || return 0
-        git diff --quiet HEAD || commit+=' (changed)'
-    fi
+    local commit
+    commit=$(tested_commit) || return 0
     mkdir -p "$TARGET/results"
     printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "${7:-$(uname -m)}" "$commit" >>"$TARGET/results/tests.tsv"
     date --utc +%F >>"$TARGET/results/tests.tsv"

@@ -1,28 +1,62 @@
 #!/usr/bin/env bash
-# Writes bench/results/tested.md: the last test results on each PostgreSQL, from target/results, and
-# for tests not run since, from the page itself.
+# matrix.sh writes bench/results/tested.md: the last result of each test on each PostgreSQL with
+# these sources, from target/results and from the page itself. matrix.sh check fails if the page has
+# a failure or a result of other sources, or none of the tests on real servers for a version that
+# Cargo.toml names.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 results=$TARGET/results/tests.tsv
 page=bench/results/tested.md
-[ -s "$results" ] || die "there are no results in $results" "The tests write them: make test-all"
-# The last result per server, test and architecture counts.
-rows=$({
-    sed -n '/^| [^-]/{ s/^| //; s/ |$//; s/ | /\t/g; p; }' $page | tail -n +2
-    cat "$results"
-} | sort -s -t "$(printf '\t')" -k 9,9 | tac | awk -F '\t' '!seen[$1, $2, $7]++' | sort -t "$(printf '\t')" -k 1,1V -k 2,2)
-{
-    cat <<'END'
+
+on_page() { sed -n '/^| [^-]/{ s/^| //; s/ |$//; s/ | /\t/g; p; }' $page | tail -n +2; }
+
+# Those of stdin that these sources have.
+of_these_sources() {
+    local row commit
+    declare -A same=()
+    while IFS= read -r row; do
+        commit=$(cut -f 8 <<<"$row")
+        if [ -z "${same[$commit]:-}" ]; then
+            same[$commit]=no
+            # Not one of a checkout that was changed, or that is gone.
+            if [[ $commit != *' '* ]] && git diff --quiet "$commit" -- "${TESTED[@]}" 2>/dev/null; then same[$commit]=yes; fi
+        fi
+        [ ${same[$commit]} = no ] || printf '%s\n' "$row"
+    done
+}
+
+case ${1:-} in
+'')
+    [ -s "$results" ] || die "there are no results in $results" "The tests write them: make test-all"
+    # The last result per server, test and architecture counts.
+    rows=$({ on_page && cat "$results"; } | of_these_sources | sort -s -t "$(printf '\t')" -k 9,9 | tac |
+        awk -F '\t' '!seen[$1, $2, $7]++' | sort -t "$(printf '\t')" -k 1,1V -k 2,2)
+    [ -n "$rows" ] || die "there are no results of these sources in $results" "The tests write them: make test-all"
+    {
+        cat <<'END'
 # What was tried
 
-The last result of each test on each PostgreSQL. This page is written by `make matrix`, from what
-the make targets leave behind; do not edit it. "(changed)": with changes that were not committed.
+The last result of each test on each PostgreSQL, with the sources of this commit. This page is written
+by `make matrix`, from what the make targets leave behind; do not edit it.
 
 | PostgreSQL | what | passed | failed | skipped | result | on | commit | date |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 END
-    sed 's/\t/ | /g; s/^/| /; s/$/ |/' <<<"$rows"
-} >$page
-note "$page has $(wc -l <<<"$rows") results"
+        sed 's/\t/ | /g; s/^/| /; s/$/ |/' <<<"$rows"
+    } >$page
+    note "$page has $(wc -l <<<"$rows") results"
+    ;;
+check)
+    rows=$(on_page)
+    old=$(comm -23 <(sort <<<"$rows") <(of_these_sources <<<"$rows" | sort))
+    [ -z "$old" ] || die "$page has results of other sources" "$old"
+    failures=$(awk -F '\t' '$6 !~ /^ok/' <<<"$rows")
+    [ -z "$failures" ] || die "$page has failures" "$failures"
+    for version in $(versions); do
+        grep -qE "^$version(\.|rc|beta|~)[^	]*	real servers	" <<<"$rows" || die "$page has no test on real servers of PostgreSQL $version"
+    done
+    ;;
+*) die "matrix.sh [check]" ;;
+esac

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # release.sh: checks, builds and collects the files of a release in target/release-VERSION: source
 # archives, Debian packages, notes, and checksums. Does not push or tag anything. Packages are built
-# and tested for the releases of Debian below, for amd64 and arm64, as root with debootstrap and qemu-user-static; otherwise for the
-# PostgreSQLs of this system, untested. release.sh --trial continues if something is missing, and
-# reports it; runs only make lint and the tests of packages; and collects in
-# target/release-VERSION-trial.
+# and tested for the releases of Debian below, for amd64 and arm64, as root with debootstrap and
+# qemu-user-static; otherwise for the PostgreSQLs of this system, untested. release.sh --trial
+# continues if something is missing, reports it, and collects in target/release-VERSION-trial.
 #
 # Prerequisites, all of them committed: the version in Cargo.toml and META.json, a date in
-# CHANGELOG.md, the update script from the previous version in sql/, and scripts/released.sh freeze.
+# CHANGELOG.md, the update script from the previous version in sql/, scripts/released.sh freeze, and
+# the results of make test-all with these sources in bench/results/tested.md.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -37,6 +37,7 @@ is_clean() { [ -z "$(git status --porcelain)" ]; }
 is_new() { ! git rev-parse --verify --quiet "refs/tags/v$version"; }
 is_dated() { grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$" CHANGELOG.md; }
 is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
+is_tested() { "$ROOT/scripts/matrix.sh" check; }
 is_stated() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
 is_locked() { cargo fetch --locked; }
 
@@ -46,7 +47,7 @@ state() {
     git status --porcelain
     git diff HEAD
 }
-# A run takes an hour, during which this checkout may be worked in.
+# A run takes an hour or two, during which this checkout may be worked in.
 is_unchanged() { [ "$(state)" = "$begun_with" ] || die "the sources have changed since this began"; }
 
 # Section of CHANGELOG.md about this version.
@@ -62,6 +63,7 @@ need "CHANGELOG.md has a date for $version" is_dated
 need 'README.md does not say that nothing is released' is_stated
 need "the script of $version is frozen: scripts/released.sh freeze" is_frozen
 need 'Cargo.lock is what Cargo.toml asks for' is_locked
+need 'each version was tested with these sources: make test-all and make matrix' is_tested
 [ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
 command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install cargo-deny --locked"
 
@@ -73,12 +75,6 @@ if cargo deny fetch db >/dev/null 2>&1; then
 else
     unchecked+=('advisories about what is compiled in were NOT CHECKED: their database is not available here')
 fi
-if [ -n "$trial" ]; then
-    unready+=('the tests were run')
-else
-    "$ROOT/scripts/test-versions.sh" all
-fi
-
 is_unchanged
 say "Collecting version $version"
 rm -rf "$out"

@@ -32,7 +32,7 @@ logged in_root sh -c 'apt-get -q install --no-install-recommends /tmp/*.deb'
 cp -r --parents scripts Cargo.toml "$BARE/srv/"
 programs() { echo "/usr/lib/postgresql/$1/bin"; }
 # There is no git in the root.
-commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || commit=unknown
+commit=$(tested_commit) || commit=unknown
 in_root env LEAF_ID_COMMIT="$commit, packages" /srv/scripts/test-upgrade.sh "$(programs "$old")" "$(programs "$new")"
 mkdir -p "$TARGET/results"
 cat "$BARE/srv/target/results/tests.tsv" >>"$TARGET/results/tests.tsv"
