@@ -1141,7 +1141,7 @@ fn no_id_comes_twice_deeper() {
     let drift = with(&[Follow, Promote(-1), SetRegistry(0), Pass(1), Pass(3)]);
     none::<Two>(&drift, 8, 9);
     let second = with(&[Follow, Follow2, Promote(0), Promote2(0), Pass(1), Pass(4)]);
-    none::<Two>(&second, 8, 11);
+    none::<Two>(&second, 8, 10);
     let copies = with(&[
         CopyImage,
         CopyStopped,
@@ -1154,7 +1154,7 @@ fn no_id_comes_twice_deeper() {
     let passed = with(&[CopyCold, Follow, Promote(-1), Pass(1), Pass(4)]);
     none::<Two>(&passed, 8, 9);
     let late = with(&[Send(0), Arrive(0), Follow, Promote(0), Pass(1), Pass(4)]);
-    none::<Two>(&late, 8, 12);
+    none::<Two>(&late, 8, 10);
     let restarts = with(&[
         Crash(0),
         CleanReboot(0),
@@ -1217,7 +1217,7 @@ fn every_server_recovers() {
 fn no_answer_stops_a_holder() {
     use Step::*;
     none::<Needless<Two>>(&most(), 4, 5);
-    none::<Needless<Pair>>(&OF_PAIR, 5, 6);
+    none::<Needless<Pair>>(&OF_PAIR, 6, 7);
     let few = with(&[
         Follow,
         Promote(0),
