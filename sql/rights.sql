@@ -124,7 +124,7 @@ BEGIN
             ERRCODE = 'undefined_object',
             MESSAGE = format('tag "%s" does not exist', $1);
     END IF;
-    FOR missing IN SELECT m.what, m.remedy FROM leaf_id_internal.leaf_missing_execute($1) m WHERE m.role = grantee_name LOOP
+    FOR missing IN SELECT m.what, m.remedy FROM leaf_id_internal.leaf_missing_grants($1) m WHERE m.role = grantee_name LOOP
         RAISE NOTICE USING MESSAGE = missing.what, HINT = format('To let it: %s;', missing.remedy);
     END LOOP;
 END

@@ -120,7 +120,8 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_issuer() IS 'leaf_segment_next()';
 
 -- REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC takes it, too. What was taken from PUBLIC
 -- and granted to some role was meant.
-CREATE FUNCTION leaf_id_internal.leaf_missing_execute(only_tag text, OUT tag text, OUT role name, OUT what text, OUT remedy text)
+CREATE FUNCTION leaf_id_internal.leaf_missing_grants(
+    only_tag text, OUT tag text, OUT role name, OUT what text, OUT remedy text, OUT advice text)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -143,14 +144,30 @@ AS $$
     SELECT min(a.biz_tag), l.role,
         format('%s may issue ids of tag "%s"%s, but may not execute %s', l.who, min(a.biz_tag),
             CASE WHEN count(*) > 1 THEN format(' and %s more', count(*) - 1) END, l.issuer::regprocedure),
-        format('GRANT EXECUTE ON FUNCTION %s TO %s', l.issuer::regprocedure, CASE l.role WHEN 'public' THEN 'PUBLIC' ELSE quote_ident(l.role) END)
+        format('GRANT EXECUTE ON FUNCTION %s TO %s', l.issuer::regprocedure, CASE l.role WHEN 'public' THEN 'PUBLIC' ELSE quote_ident(l.role) END),
+        NULL
     FROM (SELECT *, CASE role WHEN 'public' THEN 'PUBLIC' ELSE format('role "%s"', role) END AS who FROM lacking) l
     JOIN leaf_id.leaf_alloc a ON l.role = ANY (a.granted_to) AND leaf_id_internal.leaf_has_key(a.biz_tag) = l.is_opaque
     WHERE only_tag IS NULL OR a.biz_tag = only_tag
     GROUP BY l.role, l.who, l.issuer
+    UNION ALL
+    -- See leaf_is_grantee().
+    SELECT min(a.biz_tag), r.rolname,
+        format('role "%s" may not issue ids of tag "%s"%s, though "granted_to" names it: it has no grant on schema leaf_id',
+            r.rolname, min(a.biz_tag), CASE WHEN count(*) > 1 THEN format(' and %s more', count(*) - 1) END),
+        format('SELECT %s(biz_tag, %L) FROM leaf_id.leaf_alloc WHERE %2$L = ANY (granted_to)',
+            leaf_id_internal.leaf_function_name('leaf_tag_grant'), r.rolname),
+        'As after a restore by a superuser. If this is not the role that was granted the tags, take its name out of "granted_to".'
+    FROM roles g
+    JOIN pg_roles r ON r.rolname = g.role
+    JOIN leaf_id.leaf_alloc a ON g.role = ANY (a.granted_to)
+    WHERE NOT leaf_id_internal.leaf_is_grantee(g.role)
+        AND NOT leaf_id_internal.leaf_may_issue(r.oid, a.biz_tag)
+        AND (only_tag IS NULL OR a.biz_tag = only_tag)
+    GROUP BY r.rolname
 $$;
-COMMENT ON FUNCTION leaf_id_internal.leaf_missing_execute(text) IS
-    'The roles that were granted tags, or this one, without EXECUTE on the function that issues its ids';
+COMMENT ON FUNCTION leaf_id_internal.leaf_missing_grants(text) IS
+    'The roles that were granted tags, or this one, and lack another grant that it takes';
 
 -- Locks nothing, since a table may be locked ACCESS EXCLUSIVE. So pg_get_expr() gets no relation; a
 -- default has no variables.
@@ -656,12 +673,15 @@ CREATE FUNCTION leaf_id_internal.leaf_unsettled(OUT tag text, OUT detail text) R
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT min(a.biz_tag), format(
-        'it and %s other tags have claimed no ids since a promotion; each of their next claims skips those that may be lost, but not after a dump or pg_upgrade: see docs/fleet-and-failover.md',
-        count(*) - 1)
+    SELECT min(a.biz_tag), concat(
+        CASE WHEN count(*) = 1 THEN 'it has' ELSE format('it and %s more have', count(*) - 1) END,
+        ' claimed no ids since a promotion',
+        CASE current_setting('leaf_id.failover_skip')
+            WHEN '0' THEN ', and with "leaf_id.failover_skip" = 0 the next claims skip none of those that it may have lost'
+            ELSE '; the next claims skip those that it may have lost, but not after a dump or pg_upgrade' END)
     FROM leaf_id.leaf_alloc a
-    WHERE NOT pg_is_in_recovery() AND leaf_id.leaf_left(
-        0, a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim, a.server IS NOT NULL) > 0
+    WHERE NOT pg_is_in_recovery()
+        AND leaf_id_internal.leaf_is_unsettled(a.system_identifier, a.timeline, a.server IS NOT NULL)
     HAVING count(*) > 0
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_unsettled() IS
@@ -685,7 +705,7 @@ AS $$
     SELECT w.tag, NULL, NULL, NULL, NULL, NULL, 'none', w.detail FROM leaf_id_internal.leaf_unsettled() w WHERE $1 IS NULL
     UNION ALL
     SELECT m.tag, NULL, NULL, NULL, NULL, NULL, 'none', format('%s: %s;', m.what, m.remedy)
-    FROM leaf_id_internal.leaf_missing_execute($1) m
+    FROM leaf_id_internal.leaf_missing_grants($1) m
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_check(text) IS
     'What leaf_sync() would do, and which tags come to their end';

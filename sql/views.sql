@@ -330,7 +330,7 @@ AS $$
     GROUP BY f.name, f.system_identifier, f.role_name
     HAVING count(*) > 1
     UNION ALL
-    SELECT 'critical', m.what, NULL, m.remedy, NULL FROM leaf_id_internal.leaf_missing_execute(NULL) m
+    SELECT 'critical', m.what, NULL, m.remedy, m.advice FROM leaf_id_internal.leaf_missing_grants(NULL) m
     UNION ALL
     SELECT 'critical', format('tag "%s" does not exist, and INSERTs fail into the columns that take ids from it (%s, first %I of %s)',
             n.tag, n.number, n.column_name, n.relation::regclass),
@@ -346,11 +346,15 @@ AS $$
     WHERE h.since < clock_timestamp() - interval '1 minute'
     UNION ALL
     SELECT 'info', format('tag "%s": %s', w.tag, w.detail), NULL,
-        'UPDATE leaf_id.leaf_alloc SET step = step '
+        CASE WHEN NOT s.skips_none THEN
+            'UPDATE leaf_id.leaf_alloc SET step = step '
             'WHERE leaf_id.leaf_left(max_id, step, max_step, system_identifier, timeline, largest_claim, server IS NOT NULL) '
-            'BETWEEN max_id + 1 AND max_value',
-        'Nothing is to be done, unless a dump or pg_upgrade comes before these claims: then the remedy skips now.'
+            'BETWEEN max_id + 1 AND max_value' END,
+        CASE WHEN s.skips_none
+            THEN 'Nothing is to be done where the promoted standby was synchronous. Elsewhere ids may come twice: set "leaf_id.failover_skip" as it was, before these tags are used.'
+            ELSE 'Nothing is to be done, unless a dump, pg_upgrade or a smaller "leaf_id.failover_skip" comes before these claims: then the remedy skips now.' END
     FROM leaf_id_internal.leaf_unsettled() w
+    CROSS JOIN LATERAL (SELECT current_setting('leaf_id.failover_skip') = '0' AS skips_none) s
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_tag_problems() IS
     'What is wrong with the tags of this database; see leaf_id.problems';

@@ -142,6 +142,13 @@ impl<S: Copy + PartialEq> TagRow<S> {
         }
     }
 
+    /// True if promotions may have lost claims since the last one that the row has. No claim of a
+    /// sourced tag is made from its row.
+    #[must_use]
+    pub fn is_unsettled(&self, here: &Here) -> bool {
+        self.server.is_none() && self.promotions(here) > 0
+    }
+
     /// Number of ids to skip before the next claim, as promotions may have lost claims.
     ///
     /// For one promotion, these are the claims that may have come next, also after an edit. For more, the servers on the

@@ -40,7 +40,7 @@ const KINDS: [(usize, &str, &str); 16] = [
     ),
     (
         1,
-        "leaf_missing_execute(NULL)",
+        "leaf_missing_grants(NULL)",
         "a_role_without_execute_is_one",
     ),
     (
@@ -462,14 +462,45 @@ fn claims_that_a_promotion_may_have_lost_are_one() {
     standby.replay_all_of(&primary);
     standby.promote();
     let mut session = standby.session();
-    let what = "tag \"a\": it and 1 other tags have claimed no ids since a promotion";
+    let what =
+        "tag \"a\": it and 1 more have claimed no ids since a promotion; the next claims skip";
     let (remedy, advice) = wait_for(&mut session, "info", what, false);
     assert!(
         advice.starts_with("Nothing is to be done, unless"),
         "{advice}"
     );
+    // What skips is decided at the claim: with 0, the next ones would skip none.
+    standby.configure("leaf_id.failover_skip", "0");
+    let none = "tag \"a\": it and 1 more have claimed no ids since a promotion, and with";
+    let (_, advice) = wait_for(&mut session, "info", none, false);
+    assert!(
+        advice.contains("set \"leaf_id.failover_skip\" as it was"),
+        "{advice}"
+    );
+    standby.configure("leaf_id.failover_skip", "2");
+    wait_for(&mut session, "info", what, false);
     session.run(&remedy);
     wait_for_none(&mut session);
+}
+
+/// As a restore by a superuser leaves it: the dump has the names, but not the grant that the installing
+/// role had from the extension.
+#[test]
+fn a_granted_role_without_a_grant_on_the_schema_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE ROLE app LOGIN; SELECT leaf_tag_create('t'), leaf_tag_create('u');
+         UPDATE leaf_id.leaf_alloc SET granted_to = '{app}'",
+    );
+    let mut app = server.connect_as("app", "postgres");
+    app.fails("SELECT leaf_segment_next('t')").is("42501");
+    let what = "role \"app\" may not issue ids of tag \"t\" and 1 more, though \"granted_to\" names it: it has no grant on schema leaf_id";
+    let (remedy, advice) = wait_for(&mut session, "critical", what, false);
+    assert!(advice.starts_with("As after a restore"), "{advice}");
+    session.run(&remedy);
+    wait_for_none(&mut session);
+    assert_eq!([app.next("t"), app.next("u")], [1, 1]);
 }
 
 #[test]
