@@ -3,7 +3,7 @@
 //! | the requester | has moved, up to MF + skew | otherwise |
 //! | --- | --- | --- |
 //! | shows the token of its row, R not passed | as below | R raised |
-//! | the registry's own server, and such a worker id is there | inherited; again, if it is held: R raised | inherited, unless its token is shown |
+//! | the registry's own server, and such a worker id is there | inherited | inherited, unless its token is shown |
 //! | shows the token of its row, R passed | as below | the same worker id, above MF |
 //! | holds a segment of a row under its name, which has not passed | R raised | as below |
 //! | holds one that has passed, and shows the token of the row, which has not | R raised | as below |
@@ -38,7 +38,6 @@ pub fn decide(
         requester,
         here,
         registry,
-        is_first_use: false,
         now_ms: here.arrived_ms.max(registry.moved_at_ms.unwrap_or(0)),
     };
     let peers = case.peers();
@@ -114,8 +113,6 @@ struct Case<'a> {
     here: &'a Here,
     /// The registry's row after the decision.
     registry: Registry,
-    /// This request is the first one after a move.
-    is_first_use: bool,
     /// When the request arrived, but not before the last move: another clock may have been set
     /// back, and what has passed then has passed.
     now_ms: i64,
@@ -238,7 +235,6 @@ impl Case<'_> {
             return;
         }
         sometimes!("registry: moved");
-        self.is_first_use = true;
         let Bounds {
             grant_ahead_ms,
             max_skew_ms,
@@ -254,7 +250,7 @@ impl Case<'_> {
     /// The worker id of the registry's previous server, for its current one. Like a worker id set
     /// by hand, it passes on with the replicated data, and its previous holder is down. So nothing
     /// is waited for, and the recorded reservation does not count: the floor is above everything
-    /// that another server of the cluster can have issued, and remains in force at renewals.
+    /// that another server of the cluster can have issued.
     fn inherited(&self) -> Result<Option<Choice>, Stop> {
         if !self.requester.host {
             return Ok(None);
@@ -272,19 +268,10 @@ impl Case<'_> {
         };
         let row = self.lock(found.worker_id)?;
         let above_others_ms = self.now_ms.saturating_add(self.here.max_lead_ms);
-        Ok(row.map(|row| {
-            let is_new = !self.is_requester(&row);
-            // Inherited since the move, in this run: no other server of the cluster has issued since.
-            let is_renewal = self.request.question.held.is_some()
-                && !self.is_first_use
-                && !is_new
-                && self.shows_token(&row);
-            let floor_ms = if is_renewal { 0 } else { above_others_ms };
-            // And above earlier holders.
-            Choice {
-                is_new,
-                ..Choice::kept(row, floor_ms)
-            }
+        // And above earlier holders.
+        Ok(row.map(|row| Choice {
+            is_new: !self.is_requester(&row),
+            ..Choice::kept(row, above_others_ms)
         }))
     }
 
