@@ -213,7 +213,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_tags_without_columns(text),
     leaf_id_internal.leaf_column_max(oid, smallint),
     leaf_id_internal.leaf_unsettled(),
-    leaf_id_internal.leaf_is_unsettled(bigint, integer, boolean),
+    leaf_id_internal.leaf_is_unsettled(bigint, integer),
     leaf_id_internal.leaf_tag_next(text),
     leaf_id_internal.leaf_has_key(text),
     leaf_id_internal.leaf_make_key(text, bigint, text),

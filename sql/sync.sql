@@ -118,8 +118,9 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_issuer() IS 'leaf_segment_next()';
 
--- REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC takes it, too. What was taken from PUBLIC
--- and granted to some role was meant.
+-- EXECUTE is taken by REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC, too. What was taken
+-- from PUBLIC and granted to some role was meant. A grant on the schema is missing after a restore by a
+-- superuser, or since the role was dropped and there is another of its name (leaf_is_grantee()).
 CREATE FUNCTION leaf_id_internal.leaf_missing_grants(
     only_tag text, OUT tag text, OUT role name, OUT what text, OUT remedy text, OUT advice text)
 RETURNS SETOF record
@@ -130,13 +131,15 @@ AS $$
         SELECT DISTINCT g.role
         FROM leaf_id.leaf_alloc a CROSS JOIN LATERAL unnest(a.granted_to) g (role)
         WHERE only_tag IS NULL OR a.biz_tag = only_tag
+    ), grantees AS MATERIALIZED (
+        SELECT g.role FROM roles g WHERE leaf_id_internal.leaf_is_grantee(g.role)
     ), lacking AS MATERIALIZED (
         SELECT g.role, i.issuer, i.is_opaque
-        FROM roles g
+        FROM grantees g
         LEFT JOIN pg_roles r ON r.rolname = g.role
         CROSS JOIN leaf_id_internal.leaf_issuers() i
         JOIN pg_proc p ON p.oid = i.issuer
-        WHERE (i.is_plain OR i.is_opaque) AND leaf_id_internal.leaf_is_grantee(g.role) AND CASE g.role
+        WHERE (i.is_plain OR i.is_opaque) AND CASE g.role
             WHEN 'public' THEN p.proacl IS NOT NULL AND NOT EXISTS (
                 SELECT FROM aclexplode(p.proacl) x WHERE x.grantee <> p.proowner)
             ELSE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE') END
@@ -151,23 +154,23 @@ AS $$
     WHERE only_tag IS NULL OR a.biz_tag = only_tag
     GROUP BY l.role, l.who, l.issuer
     UNION ALL
-    -- See leaf_is_grantee().
     SELECT min(a.biz_tag), r.rolname,
         format('role "%s" may not issue ids of tag "%s"%s, though "granted_to" names it: it has no grant on schema leaf_id',
             r.rolname, min(a.biz_tag), CASE WHEN count(*) > 1 THEN format(' and %s more', count(*) - 1) END),
-        format('SELECT %s(biz_tag, %L) FROM leaf_id.leaf_alloc WHERE %2$L = ANY (granted_to)',
-            leaf_id_internal.leaf_function_name('leaf_tag_grant'), r.rolname),
-        'As after a restore by a superuser. If this is not the role that was granted the tags, take its name out of "granted_to".'
-    FROM roles g
-    JOIN pg_roles r ON r.rolname = g.role
-    JOIN leaf_id.leaf_alloc a ON g.role = ANY (a.granted_to)
-    WHERE NOT leaf_id_internal.leaf_is_grantee(g.role)
-        AND NOT leaf_id_internal.leaf_may_issue(r.oid, a.biz_tag)
+        format('GRANT USAGE ON SCHEMA leaf_id TO %I', r.rolname),
+        'As after a restore by a superuser. If it is a later role of that name, take the name out of "granted_to" instead.'
+    FROM (SELECT g.role FROM roles g EXCEPT SELECT g.role FROM grantees g) l
+    JOIN pg_roles r ON r.rolname = l.role AND NOT leaf_id_internal.leaf_is_manager(r.oid)
+    JOIN leaf_id.leaf_alloc a ON l.role = ANY (a.granted_to)
+    -- As leaf_may_issue().
+    WHERE NOT EXISTS (
+            SELECT FROM grantees g LEFT JOIN pg_roles o ON o.rolname = g.role
+            WHERE g.role = ANY (a.granted_to) AND (g.role = 'public' OR pg_has_role(r.oid, o.oid, 'USAGE')))
         AND (only_tag IS NULL OR a.biz_tag = only_tag)
     GROUP BY r.rolname
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_missing_grants(text) IS
-    'The roles that were granted tags, or this one, and lack another grant that it takes';
+    'Grants that roles in granted_to, of all tags or of this one, still lack to issue ids';
 
 -- Locks nothing, since a table may be locked ACCESS EXCLUSIVE. So pg_get_expr() gets no relation; a
 -- default has no variables.
@@ -680,8 +683,9 @@ AS $$
             WHEN '0' THEN ', and with "leaf_id.failover_skip" = 0 the next claims skip none of those that it may have lost'
             ELSE '; the next claims skip those that it may have lost, but not after a dump or pg_upgrade' END)
     FROM leaf_id.leaf_alloc a
-    WHERE NOT pg_is_in_recovery()
-        AND leaf_id_internal.leaf_is_unsettled(a.system_identifier, a.timeline, a.server IS NOT NULL)
+    -- No claim of a sourced tag is made from its row.
+    WHERE NOT pg_is_in_recovery() AND a.server IS NULL
+        AND leaf_id_internal.leaf_is_unsettled(a.system_identifier, a.timeline)
     HAVING count(*) > 0
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_unsettled() IS
@@ -704,7 +708,7 @@ AS $$
     UNION ALL
     SELECT w.tag, NULL, NULL, NULL, NULL, NULL, 'none', w.detail FROM leaf_id_internal.leaf_unsettled() w WHERE $1 IS NULL
     UNION ALL
-    SELECT m.tag, NULL, NULL, NULL, NULL, NULL, 'none', format('%s: %s;', m.what, m.remedy)
+    SELECT m.tag, NULL, NULL, NULL, NULL, NULL, 'none', concat_ws(' ', format('%s: %s;', m.what, m.remedy), m.advice)
     FROM leaf_id_internal.leaf_missing_grants($1) m
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_check(text) IS

@@ -35,10 +35,10 @@ CREATE FUNCTION leaf_id.leaf_left(
 COMMENT ON FUNCTION leaf_id.leaf_left(bigint, integer, integer, bigint, integer, integer, boolean) IS
     'What a row leaves to the mark of its name: max_id, and ids that promotions may have lost';
 
-CREATE FUNCTION leaf_id_internal.leaf_is_unsettled(system_identifier bigint, timeline integer, is_sourced boolean) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_is_unsettled(system_identifier bigint, timeline integer) RETURNS boolean
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_is_unsettled_wrapper';
-COMMENT ON FUNCTION leaf_id_internal.leaf_is_unsettled(bigint, integer, boolean) IS
-    'Whether promotions may have lost claims of a tag since the last one that its row has';
+COMMENT ON FUNCTION leaf_id_internal.leaf_is_unsettled(bigint, integer) IS
+    'Whether promotions may have lost claims since the one that a row of leaf_alloc has';
 
 CREATE FUNCTION leaf_id_internal.leaf_next_here(tag text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_next_here_wrapper';

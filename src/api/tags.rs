@@ -97,44 +97,33 @@ fn leaf_left(
     is_sourced: bool,
 ) -> i64 {
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
-    let limits = Limits {
-        step: number(step),
-        max_step: number(max_step),
+    let row = TagRow {
+        max_id,
+        max_value: 0,
+        limits: Limits {
+            step: number(step),
+            max_step: number(max_step),
+        },
+        incarnation: 0,
+        last_claim: LastClaim {
+            system: system_identifier.cast_unsigned(),
+            timeline: timeline.cast_unsigned(),
+            largest: number(largest_claim),
+        },
+        server: is_sourced.then_some(()),
+        server_incarnation: 0,
     };
-    let last_claim = LastClaim {
-        system: system_identifier.cast_unsigned(),
-        timeline: timeline.cast_unsigned(),
-        largest: number(largest_claim),
-    };
-    let row = claimed(max_id, limits, last_claim, is_sourced);
     row::next(max_id, 0, row.skip(&claim::here()))
 }
 
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
-fn leaf_is_unsettled(system_identifier: i64, timeline: i32, is_sourced: bool) -> bool {
+fn leaf_is_unsettled(system_identifier: i64, timeline: i32) -> bool {
     let last_claim = LastClaim {
         system: system_identifier.cast_unsigned(),
         timeline: timeline.cast_unsigned(),
         largest: 0,
     };
-    let limits = Limits {
-        step: 1,
-        max_step: 1,
-    };
-    claimed(1, limits, last_claim, is_sourced).is_unsettled(&claim::here())
-}
-
-/// A row with what counts after a promotion.
-fn claimed(max_id: i64, limits: Limits, last_claim: LastClaim, is_sourced: bool) -> TagRow<()> {
-    TagRow {
-        max_id,
-        max_value: 0,
-        limits,
-        incarnation: 0,
-        last_claim,
-        server: is_sourced.then_some(()),
-        server_incarnation: 0,
-    }
+    last_claim.promotions(&claim::here()) > 0
 }
 
 #[pg_extern(strict, stable, parallel_restricted, sql = false)]

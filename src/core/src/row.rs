@@ -43,6 +43,20 @@ impl LastClaim {
             largest,
         }
     }
+
+    /// Number of promotions since then whose lost claims may be missing here. If another system has
+    /// made the claim, the row was dumped or upgraded, and its timeline does not apply: any promotion
+    /// of this system may have lost the first claim here.
+    #[must_use]
+    pub fn promotions(&self, here: &Here) -> u32 {
+        if self.system != here.system {
+            here.timeline.saturating_sub(1)
+        } else if self.timeline == here.timeline {
+            0
+        } else {
+            here.timeline.saturating_sub(self.timeline).max(1)
+        }
+    }
 }
 
 /// The columns of a row that say which ids it gives. `S` names a server.
@@ -127,28 +141,6 @@ pub fn next(max_id: i64, mark: i64, skip: u64) -> i64 {
 }
 
 impl<S: Copy + PartialEq> TagRow<S> {
-    /// Number of promotions since the last claim whose lost claims may be missing here. If another
-    /// system has made that claim, the row was dumped or upgraded, and its timeline does not apply:
-    /// any promotion of this system may have lost the first claim here.
-    fn promotions(&self, here: &Here) -> u32 {
-        if self.last_claim.system != here.system {
-            here.timeline.saturating_sub(1)
-        } else if self.last_claim.timeline == here.timeline {
-            0
-        } else {
-            here.timeline
-                .saturating_sub(self.last_claim.timeline)
-                .max(1)
-        }
-    }
-
-    /// True if promotions may have lost claims since the last one that the row has. No claim of a
-    /// sourced tag is made from its row.
-    #[must_use]
-    pub fn is_unsettled(&self, here: &Here) -> bool {
-        self.server.is_none() && self.promotions(here) > 0
-    }
-
     /// Number of ids to skip before the next claim, as promotions may have lost claims.
     ///
     /// For one promotion, these are the claims that may have come next, also after an edit. For more, the servers on the
@@ -158,7 +150,7 @@ impl<S: Copy + PartialEq> TagRow<S> {
     #[must_use]
     pub fn skip(&self, here: &Here) -> u64 {
         let claims = here.lost_claims;
-        match u64::from(self.promotions(here)) {
+        match u64::from(self.last_claim.promotions(here)) {
             _ if self.server.is_some() => 0,
             0 => 0,
             // An edit that was lost has made the largest recent claim a whole step.
