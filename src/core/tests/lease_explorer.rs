@@ -511,6 +511,13 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         self.registry.timeline != self.timeline
     }
 
+    /// True until MF has passed.
+    fn has_moved(&self) -> bool {
+        let now_ms = self.now_ms + self.ahead_ms;
+        let moved_floor_ms = self.registry.moved_floor_ms;
+        self.is_first_use() || moved_floor_ms.is_some_and(|ms| ms + SKEW_MS > now_ms)
+    }
+
     /// The registry's answer to a question of a server; `None` if it has a clock that no promise
     /// is made for.
     fn decide(&mut self, number: usize, sent: &Sent, rules: Rules<Rule>) -> Option<Reply> {
@@ -536,7 +543,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         {
             held.floor_ms = 0;
         }
-        let mut rows = self.seen(&node, &mut question, &here, rules);
+        let mut rows = self.seen(&node, &mut question, rules);
         let passed_ms = now_ms.max(tables.moved_at_ms.unwrap_or(0)) - SKEW_MS;
         let is_between = |moved_ms| moved_ms > passed_ms && moved_ms <= passed_ms + SKEW_MS;
         let mut registry = Registry {
@@ -590,16 +597,9 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
     }
 
     /// The rows as the decision sees them.
-    fn seen(
-        &self,
-        node: &Node,
-        question: &mut Question,
-        here: &Here,
-        rules: Rules<Rule>,
-    ) -> Vec<registry::Row> {
+    fn seen(&self, node: &Node, question: &mut Question, rules: Rules<Rule>) -> Vec<registry::Row> {
         let tables = &self.registry;
-        let has_moved = self.is_first_use()
-            || (tables.moved_floor_ms).is_some_and(|ms| ms + SKEW_MS > here.now_ms);
+        let has_moved = self.has_moved();
         let mut seen = Vec::new();
         for (worker_id, row) in (0..).zip(&tables.rows) {
             let Some(mut row) = *row else { continue };
@@ -1037,13 +1037,11 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
 
     fn after(self, step: Step, rules: Rules<Rule>) -> Option<Self> {
         let world = self.world.after(step, rules)?;
-        // Until MF has passed, the registry's own server begins above all others with each answer,
-        // and waits for a reservation.
-        let begins_again = |number: usize| IS_PAIR && number == 0;
         let is_broken = match step {
-            Step::Ask(number) => {
-                self.world.can_issue(number) && !world.can_issue(number) && !begins_again(number)
-            }
+            // The registry's own server begins above all others with each answer, and waits for a
+            // reservation.
+            Step::Ask(0) if IS_PAIR && self.world.has_moved() => false,
+            Step::Ask(number) => self.world.can_issue(number) && !world.can_issue(number),
             _ => false,
         };
         Some(Self { world, is_broken })

@@ -317,7 +317,7 @@ impl<S: Subject> Driver<'_, S> {
         let loss = match source {
             // A number of a failed transaction is the next one's.
             Source::Gapless(_) => Loss::Nothing,
-            // Any session may have VACUUM in the middle of a call: see src/segment/opaque.rs.
+            // A VACUUM may come in the middle of any call: see src/segment/opaque.rs.
             Source::Opaque(_) => loss.unwrap_or(Loss::Call).min(Loss::Call),
             _ => loss.unwrap_or(Loss::Nothing),
         };
