@@ -18,6 +18,7 @@ of_these_sources() {
     declare -A same=()
     while IFS= read -r row; do
         commit=$(cut -f 8 <<<"$row")
+        commit=${commit%, packages}
         if [ -z "${same[$commit]:-}" ]; then
             same[$commit]=no
             # Not one of a checkout that was changed, or that is gone.

@@ -31,7 +31,8 @@ from() {
             >>"$work/archives.sources"
         shift 2
     done
-    apt_own apt-get update
+    # A release may be gone, and another one have it.
+    apt_own apt-get update || true
 }
 
 # Downloads the newest source that is available on the mirror. (A security suite may list one before

@@ -63,7 +63,7 @@ need "CHANGELOG.md has a date for $version" is_dated
 need 'README.md does not say that nothing is released' is_stated
 need "the script of $version is frozen: scripts/released.sh freeze" is_frozen
 need 'Cargo.lock is what Cargo.toml asks for' is_locked
-need 'each version was tested with these sources: make test-all and make matrix' is_tested
+need 'each version was tested with these sources (scripts/matrix.sh check)' is_tested
 [ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
 command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install cargo-deny --locked"
 
