@@ -18,15 +18,20 @@ use crate::tags::opaque::FoundKey;
 /// # Errors
 /// The tag has no key, or its numbers are beyond the key's domain. See also [`Failure`].
 pub fn next(tag: &[u8]) -> Result<i64, Failure> {
+    let mut key = permutation(tag)?;
     loop {
-        let key = permutation(tag)?;
         let number = next_number(tag, &key.permutation)?;
-        // Replaced while the number came, which may be of another row. It becomes a gap.
-        if key.is_ours || is_cached(&key.permutation) {
-            let id = key.permutation.encode(number);
-            return id.ok_or_else(|| end(pg::shown(tag), &key.permutation));
+        if !key.is_ours && !is_cached(&key.permutation) {
+            sometimes!("opaque: the cache of keys is cleared while a number comes");
+            let current = permutation(tag)?;
+            // With another key, the number may be of another row. It becomes a gap.
+            if current.permutation != key.permutation {
+                key = current;
+                continue;
+            }
         }
-        sometimes!("opaque: the key is replaced while a number comes");
+        let id = key.permutation.encode(number);
+        return id.ok_or_else(|| end(pg::shown(tag), &key.permutation));
     }
 }
 

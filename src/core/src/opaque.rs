@@ -23,9 +23,17 @@ const HALF_DIGITS: u8 = 2;
 
 /// The permutation of 1 to `last` that a key selects.
 pub struct Permutation {
+    key: [u8; KEY_BYTES],
     cipher: Aes256Enc,
     last: i64,
     ff1: Ff1,
+}
+
+/// The rest follows from the key and the largest number.
+impl PartialEq for Permutation {
+    fn eq(&self, other: &Self) -> bool {
+        (self.key, self.last) == (other.key, other.last)
+    }
 }
 
 impl Permutation {
@@ -39,7 +47,12 @@ impl Permutation {
         // The fourth root, rounded up.
         let radix = ceil_sqrt(ceil_sqrt(last.cast_unsigned()));
         let ff1 = Ff1::new(&cipher, radix, HALF_DIGITS, b"");
-        Some(Self { cipher, last, ff1 })
+        Some(Self {
+            key: *key,
+            cipher,
+            last,
+            ff1,
+        })
     }
 
     /// Largest number, and largest id.

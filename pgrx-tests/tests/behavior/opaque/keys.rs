@@ -332,3 +332,31 @@ fn a_key_that_is_replaced_during_a_wait_is_not_used() {
     let numbers = decoded(&mut server.session(), "t", &ids);
     assert!(numbers[0] < 10, "{numbers:?}: with the key before");
 }
+
+/// Would catch: a number that is dropped because the cache of keys was cleared, as by VACUUM, though
+/// the key is the same. Where every lookup clears it, such a call never ends
+/// (`slow::discarded_caches`).
+#[test]
+fn a_key_that_is_looked_up_again_drops_no_number() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    create(&mut session, "t", 1, ", max_value => 1000000");
+    session.run("CREATE TABLE issued (n bigserial, id bigint); SET leaf_id.refill_timeout = '1ms'");
+    let mut other = server.session();
+    other.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc");
+    let issue = "INSERT INTO issued (id) SELECT leaf_opaque_next('t')";
+    wait_until(LIMIT, "the end of the cached numbers", || {
+        session.try_run(issue).is_err()
+    });
+    session.be_patient();
+    let ended = disturb_waiting(&server, session, issue, |_| {
+        other.run("ALTER TABLE leaf_id.leaf_alloc SET (autovacuum_enabled = off); COMMIT");
+    });
+    ended.result.unwrap();
+    let ids = other.ids("SELECT id FROM issued ORDER BY n");
+    let numbers = decoded(&mut other, "t", &ids);
+    assert!(
+        numbers.iter().copied().eq(1..=numbers.len() as i64),
+        "{numbers:?}"
+    );
+}

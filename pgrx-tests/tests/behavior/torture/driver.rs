@@ -317,17 +317,10 @@ impl<S: Subject> Driver<'_, S> {
         let loss = match source {
             // A number of a failed transaction is the next one's.
             Source::Gapless(_) => Loss::Nothing,
-            // A VACUUM may come in the middle of any call: see src/segment/opaque.rs.
-            Source::Opaque(_) => loss.unwrap_or(Loss::Call).min(Loss::Call),
             _ => loss.unwrap_or(Loss::Nothing),
         };
         let lost = window.unexplained();
-        let at_most = match loss {
-            Loss::Crash | Loss::Worker => u64::MAX,
-            Loss::Call => (self.plan.sessions * (self.events.len() + 1)) as u64,
-            Loss::CleanRestart | Loss::Nothing => 0,
-        };
-        if lost > at_most {
+        if lost > 0 && loss >= Loss::CleanRestart {
             let events = &self.events;
             self.history
                 .fail(&format!("{source}: {lost} ids are lost by {events:?}"));

@@ -50,9 +50,6 @@ pub(super) enum Loss {
     Crash,
     /// A committed claim is lost before its publication.
     Worker,
-    /// An opaque call drops the number that it was about to encode: leaf_alloc was invalidated before,
-    /// as by VACUUM, and the key may be another one.
-    Call,
     /// No ids are lost, which is not trivial.
     CleanRestart,
     /// No ids are lost: those dropped by an edit are counted by the status view.
@@ -65,7 +62,6 @@ impl Loss {
         match self {
             Self::Crash => "cached at a crash",
             Self::Worker => "claimed by an ended worker",
-            Self::Call => "dropped by opaque calls",
             Self::CleanRestart => "by a clean restart",
             Self::Nothing => "by any other event",
         }

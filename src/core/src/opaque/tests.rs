@@ -30,6 +30,7 @@ fn each_small_domain_is_permuted() {
         let cipher = Aes256Enc::new(&KEY.into());
         let radix = ceil_sqrt(ceil_sqrt(last)).max(2);
         let permutation = Permutation {
+            key: KEY,
             ff1: Ff1::new(&cipher, radix, HALF_DIGITS, b""),
             cipher,
             last: last.cast_signed(),
@@ -41,6 +42,18 @@ fn each_small_domain_is_permuted() {
             assert!(!core::mem::replace(&mut seen[id as usize - 1], true));
         }
     }
+}
+
+#[test]
+fn a_key_and_a_domain_are_one_permutation() {
+    let [one, same, other, longer] = [
+        (KEY, 1_000_000),
+        (KEY, 1_000_000),
+        ([7; KEY_BYTES], 1_000_000),
+        (KEY, 1_000_001),
+    ]
+    .map(|(key, last)| Permutation::new(&key, last).unwrap());
+    assert!(one == same && one != other && one != longer);
 }
 
 #[test]
