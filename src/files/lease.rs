@@ -94,7 +94,7 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
 }
 
 /// Marks the file as written at a clean shutdown: nothing was issued since it was written, and
-/// nothing will be before it is written again.
+/// nothing will be before it is written again. So this run must have written it.
 ///
 /// # Errors
 /// As [`protocol::write`].

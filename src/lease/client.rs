@@ -212,6 +212,7 @@ impl LeaseClient {
         let result: io::Result<()> = files::lease::write(&self.identity, &lease);
         match result {
             Ok(()) => {
+                self.area.snowflake.note_lease_file();
                 self.written = Some(lease);
                 if self.file_problem.take().is_some() {
                     pgrx::log!("leaf_id: leaf_id_lease.json can be written again");

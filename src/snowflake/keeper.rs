@@ -280,7 +280,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         })?;
     }
     // Also of a server that no call has asked for an id.
-    if snowflake.is_leased() {
+    if snowflake.has_lease_file() {
         lease::mark_clean()?;
     }
     Ok(())

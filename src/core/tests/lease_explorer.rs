@@ -49,6 +49,8 @@ const IDS: usize = 12;
 enum Rule {
     /// A reservation is used once it is on disk.
     Durable,
+    /// A clean stop marks the lease file only if this run has written it.
+    CleanOfRun,
     /// The first use after a move is never in the future.
     FirstUseClock,
     /// A new holder starts above R of the previous one.
@@ -196,6 +198,8 @@ struct Node {
     lease_boot: u8,
     lease_is_copy: bool,
     lease_is_clean: bool,
+    /// This run has written it.
+    has_written: bool,
     /// The only token, if none is drawn for each renewal.
     token: i64,
     /// The reservation file.
@@ -284,6 +288,7 @@ impl Node {
             lease_boot: 10 * name,
             lease_is_copy: false,
             lease_is_clean: false,
+            has_written: false,
             token: 0,
             until_ms: 0,
             holder: LeaseHolder::new(Lease::default()),
@@ -309,8 +314,16 @@ impl Node {
         self.reserved_ms = self.last_ms;
     }
 
-    fn follow(&mut self, effect: Effect) {
+    /// Writes the lease file.
+    fn write(&mut self) {
         self.lease = *self.holder.lease();
+        self.lease_boot = self.boot;
+        self.lease_is_copy = false;
+        self.lease_is_clean = false;
+        self.has_written = true;
+    }
+
+    fn follow(&mut self, effect: Effect) {
         match effect {
             Effect::Keep => {}
             Effect::Close(_) => {
@@ -318,6 +331,7 @@ impl Node {
                 self.grant = None;
             }
             Effect::Use { grant, anew } => {
+                self.write();
                 if anew {
                     self.close();
                 }
@@ -333,7 +347,7 @@ impl Node {
         let token = self.draw();
         let has_drawn = self.holder.prepare(|| token);
         self.drawn -= i64::from(!has_drawn);
-        self.lease = *self.holder.lease();
+        self.write();
         if let Some(sent) = &mut self.sent {
             sent.is_awaited = false;
         }
@@ -390,10 +404,7 @@ impl Node {
         if self.is_host && rules.hold(Rule::HostsFile) {
             lease.grant = None;
         }
-        self.lease = lease;
-        self.lease_boot = self.boot;
-        self.lease_is_copy = false;
-        self.lease_is_clean = false;
+        self.has_written = false;
         self.holder = LeaseHolder::new(lease);
         self.grant = None;
         self.floor_ms = rules.keep(Rule::OwnFloor, self.until_ms);
@@ -411,11 +422,11 @@ impl Node {
     }
 
     /// A clean stop.
-    fn stop(&mut self) {
+    fn stop(&mut self, rules: Rules<Rule>) {
         if self.is_open {
             self.until_ms = self.last_ms;
-            self.lease_is_clean = true;
         }
+        self.lease_is_clean |= self.has_written || !rules.hold(Rule::CleanOfRun);
     }
 
     /// Opens the generator, if it is time to.
@@ -901,12 +912,12 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
             Step::Crash(number) => self.nodes[number].start(rules),
             Step::Reboot(number) => self.nodes[number].reboot(rules),
             Step::CleanReboot(number) => {
-                self.nodes[number].stop();
+                self.nodes[number].stop(rules);
                 self.nodes[number].reboot(rules);
             }
             Step::CopyImage => self.copy().reboot(rules),
             Step::CopyStopped => {
-                self.nodes[0].stop();
+                self.nodes[0].stop(rules);
                 self.copy().reboot(rules);
                 if rules.hold(Rule::CopiedRebooted) {
                     self.nodes[0].reboot(rules);
@@ -915,7 +926,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 }
             }
             Step::CopyCold => {
-                self.nodes[0].stop();
+                self.nodes[0].stop(rules);
                 self.copy().reboot(rules);
                 self.nodes[0].start(rules);
                 self.ask(0, rules)?;
@@ -1154,6 +1165,8 @@ fn no_id_comes_twice_deeper() {
         Pass(1),
     ]);
     none::<Two>(&copies, 7, 9);
+    let marked = with(&[CopyImage, CleanReboot(0), CleanReboot(1), Crash(1), Away(1)]);
+    none::<Two>(&marked, 7, 9);
     let passed = with(&[CopyCold, Follow, Promote(-1), Pass(1), Pass(4)]);
     none::<Two>(&passed, 8, 9);
     let late = with(&[Send(0), Arrive(0), Follow, Promote(0), Pass(1), Pass(4)]);
@@ -1276,6 +1289,8 @@ fn each_rule_is_needed() {
     let image = with(&[CopyImage]);
     needed(Rule::Token, &[], &image, 5);
     needed(Rule::TokenOfReboot, &[], &image, 5);
+    let marked = with(&[CopyImage, CleanReboot(1)]);
+    needed(Rule::CleanOfRun, &[], &marked, 6);
     let stopped = with(&[CopyStopped, Away(1)]);
     needed(Rule::NextTokenOfReboot, &[], &stopped, 7);
     needed(Rule::GrantOfReboot, &[], &stopped, 7);

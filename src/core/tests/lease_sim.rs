@@ -779,8 +779,9 @@ impl World {
                 clean: true,
                 original: true,
             });
-            node.disk.lease_is_clean = true;
         }
+        // Once it leases, it has written the file.
+        node.disk.lease_is_clean |= clean && running.holder.is_some();
         node.run += 1;
     }
 

@@ -283,6 +283,28 @@ fn a_member_that_has_issued_nothing_keeps_its_worker_id_over_a_reboot() {
     assert_eq!(worker_of(server.session().next_snowflake()), 0);
 }
 
+/// Before: a run that leased nothing marked the file of the crashed one, as if it had stopped that. A clone of
+/// a running machine passed for its original in this way.
+#[test]
+fn a_run_without_a_worker_id_marks_no_lease_file() {
+    let registry = registry_ahead(LONG_MS);
+    let server = registry.member("a");
+    assert_eq!(worker_of(server.session().next_snowflake()), 0);
+    let alter = |worker_id: &str| {
+        let mut session = server.session();
+        session.run(&format!(
+            "ALTER SYSTEM SET leaf_id.worker_id = '{worker_id}'"
+        ));
+    };
+    alter("");
+    crash_machine(&server);
+    server.launch();
+    alter("auto");
+    server.stop(Stop::Fast);
+    server.launch();
+    assert_eq!(worker_of(server.session().next_snowflake()), 1);
+}
+
 #[test]
 fn a_crashed_machine_has_another_worker_id_at_once() {
     let registry = registry_ahead(LONG_MS);
