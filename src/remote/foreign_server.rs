@@ -8,7 +8,9 @@
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use pgrx::pg_sys;
@@ -16,6 +18,9 @@ use pgrx::pg_sys;
 use super::libpq::{Options, RemoteError, known_options};
 use crate::pg;
 
+/// Options that name a file, which libpq and OpenSSL open and read without a time limit and deaf to
+/// signals. (libpq itself reads no `passfile` and no `sslkey` that is a pipe.)
+const FILES: [&CStr; 4] = [c"servicefile", c"sslcert", c"sslcrl", c"sslrootcert"];
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -45,7 +50,8 @@ pub struct Destination {
 /// server, or a mapping for its owner or PUBLIC, does not exist.
 ///
 /// # Errors
-/// The mapping lacks a required password.
+/// The mapping lacks a required password, or an option names a pipe or a device, which would hold up
+/// a worker that other databases need.
 pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let mut options = Options::default();
     // SAFETY: in a transaction. A missing object raises an error, so nothing is null except for
@@ -71,6 +77,20 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         return Err(RemoteError {
             sqlstate: Some(*b"2F003"),
             message: "a password is required in the user mapping: the foreign server is not a superuser's".into(),
+            broken: true,
+        });
+    }
+    let special = FILES.into_iter().find(|keyword| {
+        let path = options
+            .get(keyword)
+            .map(|path| OsStr::from_bytes(path.to_bytes()));
+        let found = path.and_then(|path| fs::metadata(path).ok());
+        found.is_some_and(|found| !found.is_file())
+    });
+    if let Some(keyword) = special {
+        return Err(RemoteError {
+            sqlstate: Some(*b"42809"),
+            message: format!("{} is not a regular file", keyword.to_string_lossy()),
             broken: true,
         });
     }

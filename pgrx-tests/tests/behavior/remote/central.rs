@@ -2,6 +2,9 @@
 //! claim used although the local or the remote row was edited concurrently, and a member that
 //! discloses the password.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
@@ -539,6 +542,46 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
     // A server set up by a superuser needs no password.
     admin.run("ALTER SERVER mine OWNER TO postgres; ALTER USER MAPPING FOR PUBLIC SERVER mine OPTIONS (DROP password, SET user 'postgres')");
     assert_issued_once(&[mallory.take("t", 200)]);
+}
+
+/// Would catch: a worker that no signal ends, since OpenSSL reads a pipe instead of a certificate.
+#[test]
+fn a_pipe_instead_of_a_certificate_holds_up_no_worker() {
+    let fleet = Fleet::new(1, &[]);
+    let member = &fleet.members[0];
+    // Agrees to TLS, after which libpq reads the files.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut agreed = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            if stream.read_exact(&mut [0; 8]).is_ok() && stream.write_all(b"S").is_ok() {
+                agreed.push(stream);
+            }
+        }
+    });
+    let mut session = member.session();
+    let pipe = member.dir().join("pipe");
+    session.run(&format!(
+        "COPY (SELECT) TO PROGRAM 'mkfifo {}'",
+        pipe.display()
+    ));
+    for option in ["sslcert", "sslcrl", "sslrootcert"] {
+        session.run(&format!(
+            "CREATE SERVER {option} FOREIGN DATA WRAPPER dblink_fdw
+                 OPTIONS (host '127.0.0.1', port '{port}', sslmode 'require', {option} '{}');
+             CREATE USER MAPPING FOR PUBLIC SERVER {option} OPTIONS (user 'x', password 'x');
+             SELECT leaf_tag_create('{option}', server => '{option}');
+             SET leaf_id.refill_timeout = '1s'",
+            pipe.display()
+        ));
+        wait_until(LIMIT, option, || {
+            let failure = session.try_next(option).unwrap_err();
+            let why = format!("{option} is not a regular file");
+            failure.is("55P03").detail.contains(&why)
+        });
+    }
 }
 
 /// A central server restored from a dump issues ids again that members have. This must not be taken
