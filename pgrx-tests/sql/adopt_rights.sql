@@ -282,6 +282,19 @@ SELECT biz_tag FROM leaf_id.leaf_alloc WHERE biz_tag LIKE 'many.%';
 SET client_min_messages = warning;
 DROP SCHEMA many CASCADE;
 RESET client_min_messages;
+-- A lock takes what LOCK TABLE takes: also USAGE on the schema.
+CREATE SCHEMA secret;
+CREATE TABLE secret.t ();
+GRANT UPDATE ON secret.t TO leaf_id_app;
+SET ROLE leaf_id_app;
+SELECT r.* FROM pg_class, refusal(format('SELECT leaf_id_internal.leaf_lock_relation(%s)', oid)) r
+WHERE relname = 't' AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'secret') \gx
+RESET ROLE;
+GRANT USAGE ON SCHEMA secret TO leaf_id_app;
+SET ROLE leaf_id_app;
+SELECT leaf_id_internal.leaf_lock_relation('secret.t'::regclass);
+RESET ROLE;
+DROP SCHEMA secret CASCADE;
 DELETE FROM leaf_id.leaf_high_mark;
 DROP OWNED BY leaf_id_owner, leaf_id_caller, leaf_id_reader, leaf_id_app;
 DROP ROLE leaf_id_owner, leaf_id_caller, leaf_id_reader, leaf_id_app;
