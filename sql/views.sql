@@ -336,8 +336,9 @@ AS $$
             n.tag, n.number, n.column_name, n.relation::regclass),
         NULL,
         CASE WHEN NOT pg_is_in_recovery()
-            THEN format('SELECT * FROM %s(%L)', leaf_id_internal.leaf_function_name('leaf_sync'), n.tag) END,
-        'It is created above the ids in its columns.'
+            -- By name, columns of strangers would count, too.
+            THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync')) END,
+        'All tags are raised above the ids in the columns that count, and missing ones are created.'
     FROM leaf_id_internal.leaf_missing_tags() n
     UNION ALL
     SELECT 'warning', format('%s holds back readers of tag "%s"', h.who, h.tag), h.since, NULL,
