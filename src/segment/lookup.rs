@@ -163,14 +163,16 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
         if area.may_sweep() {
             sweep(area);
         }
-        let created = area.directory_mut().find_or_create(key);
-        if let Ok(slot_ref) = created {
+        let directory = area.directory_mut();
+        if let Ok(slot_ref) = directory.find_or_create(key) {
+            // Before another tag may have the slot.
             slot_ref
                 .slot
                 .max_step
                 .store(seen.alloc.row.limits.max_step, Ordering::Relaxed);
             return Ok(slot_ref);
         }
+        drop(directory);
         if deadline.left_ms().is_none() {
             return Err(Failure::NoFreeSlot);
         }

@@ -165,7 +165,6 @@ fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Re
         0 => row,
         there => row.min(there),
     };
-    slot_ref.slot.max_step.store(max_step, Ordering::Relaxed);
     if n <= max_step {
         return Ok(());
     }
