@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use leaf_id_tests::{Fleet, Server, Session, assert_issued_once, in_threads_until, wait_until};
 
+use crate::docs::page::Page;
+
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The two tables that remember how far ids were claimed.
@@ -394,6 +396,16 @@ fn a_dump_has_the_marks_of_names_that_are_gone() {
 /// Would catch: a name that is gone on the publisher, and is forgotten when a subscriber takes over.
 #[test]
 fn a_subscriber_takes_the_marks_of_names_that_are_gone() {
+    let blocks = Page::read("docs/fleet-and-failover.md").blocks();
+    let of_the_page = blocks
+        .iter()
+        .find(|block| block.text.starts_with("CREATE PUBLICATION takeover "));
+    takes_the_marks(&of_the_page.expect("that publication").text);
+    takes_the_marks("CREATE PUBLICATION takeover FOR ALL TABLES");
+}
+
+#[track_caller]
+fn takes_the_marks(publication: &str) {
     let server = |number| {
         let server = Server::start_unrelated(number, &[("wal_level", "logical")]);
         server.session().run("CREATE EXTENSION leaf_id");
@@ -402,14 +414,14 @@ fn a_subscriber_takes_the_marks_of_names_that_are_gone() {
     let (publisher, subscriber) = (server(0), server(1));
     let (mut there, mut here) = (publisher.session(), subscriber.session());
     with_names_that_are_gone(&mut there);
-    there.run("CREATE PUBLICATION p FOR ALL TABLES");
+    there.run(publication);
     // A name that both have used.
     here.run("CREATE TABLE part (); SELECT leaf_tag_create('away', step => 10)");
     here.take("away", 1);
     here.run("SELECT leaf_tag_drop('away')");
     let conninfo = format!("{} dbname=postgres", publisher.conninfo());
     here.run(&format!(
-        "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+        "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION takeover"
     ));
     wait_until(LIMIT, "the initial copy", || {
         here.value("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
