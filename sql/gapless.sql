@@ -113,6 +113,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     gone record;
+    last bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         RETURN NULL;
@@ -137,8 +138,8 @@ BEGIN
         LEFT JOIN leaf_id.leaf_gapless_mark before ON before.series = g.series
     LOOP
         -- See leaf_alloc_mark().
-        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.name;
-        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high) VALUES (gone.name, gone.high)
+        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.name RETURNING m.high INTO last;
+        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high) VALUES (gone.name, greatest(gone.high, last))
         ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
     RETURN NULL;

@@ -51,6 +51,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     gone record;
+    last bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.biz_tag = NEW.biz_tag THEN
         IF OLD.incarnation <> NEW.incarnation THEN
@@ -77,9 +78,9 @@ BEGIN
         LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
     LOOP
         -- Not by UPDATE: claims write past triggers, so a tool that follows the table with row triggers
-        -- may have no such row to update in its copy.
-        DELETE FROM leaf_id.leaf_high_mark m WHERE m.tag = gone.name;
-        INSERT INTO leaf_id.leaf_high_mark AS m (tag, high) VALUES (gone.name, gone.high)
+        -- may have no such row to update in its copy. The DELETE may have waited for a mark that was raised.
+        DELETE FROM leaf_id.leaf_high_mark m WHERE m.tag = gone.name RETURNING m.high INTO last;
+        INSERT INTO leaf_id.leaf_high_mark AS m (tag, high) VALUES (gone.name, greatest(gone.high, last))
         ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
     RETURN NULL;
