@@ -33,7 +33,7 @@ use crate::pg::{
     self, Access, Row, Shape, SubtransactionEvent, Table, TransactionCallbacks, TransactionEvent,
     TriggerCall, Type, Value,
 };
-use crate::tags::mark;
+use crate::tags::{mark, transaction};
 
 /// Shape of `leaf_gapless`, as created by sql/gapless.sql.
 static GAPLESS: Shape = Shape::new(
@@ -93,11 +93,17 @@ pub fn raise_to_mark(series: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Handles a mark that SQL inserts: as [`mark::arrives`], for the marks of series, too.
+/// Handles a mark that SQL inserts: as [`mark::arrives`], for the marks of series, too. It stays locked, so
+/// the transaction cannot be prepared.
 ///
 /// # Errors
 /// The table was altered.
 pub fn mark_arrives(call: &TriggerCall<'_>) -> Result<bool, Failure> {
+    if pg::find_table(&MARKS) == Some(call.relation()) {
+        note_change();
+    } else {
+        transaction::watch();
+    }
     mark::arrives(call, &MARKS)
 }
 

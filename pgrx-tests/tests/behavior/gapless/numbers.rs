@@ -31,6 +31,7 @@ fn a_transaction_that_has_one_cannot_be_prepared() {
         "UPDATE leaf_id.leaf_gapless SET series = 'other'",
         "UPDATE leaf_id.leaf_gapless SET last_number = 100",
         "TRUNCATE leaf_id.leaf_gapless",
+        "INSERT INTO leaf_id.leaf_gapless_mark VALUES ('s', 1)",
     ] {
         session.run(&format!("BEGIN; {edit}"));
         session.fails("PREPARE TRANSACTION 'p'").is("0A000");

@@ -145,6 +145,7 @@ fn an_edit_cannot_be_prepared_and_use_can() {
             "UPDATE leaf_id.leaf_alloc SET step = step + 1",
             "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new')",
             "DELETE FROM leaf_id.leaf_alloc",
+            "INSERT INTO leaf_id.leaf_high_mark VALUES ('t', 1)",
             "SET LOCAL session_replication_role = replica; TRUNCATE leaf_id.leaf_alloc",
         ] {
             session.run("BEGIN");
