@@ -540,6 +540,14 @@ BEGIN
     ELSE
         first_id := greatest(first_id, stored.max_id) + 1;
     END IF;
+    IF NOT is_new AND first_id <= least(last_id, stored.max_value) THEN
+        -- Raised unconditionally: cached ids, below max_id, may collide with those of rows. Further, if ids
+        -- were issued under this name before, or a promotion may have lost claims.
+        UPDATE leaf_id.leaf_alloc a
+        SET max_id = first_id, step = coalesce($6, a.step), max_step = greatest(a.max_step, $6)
+        WHERE a.biz_tag = $1
+        RETURNING a.max_id INTO first_id;
+    END IF;
     IF first_id > least(last_id, stored.max_value) THEN
         RAISE EXCEPTION 'no ids are left for column "%" of table %', $2, $3
             USING ERRCODE = 'sequence_generator_limit_exceeded', DETAIL = format('Tag "%s" would go on from %s, and the last id is %s.',
@@ -547,10 +555,6 @@ BEGIN
     ELSIF is_new THEN
         RETURN;
     END IF;
-    -- Raised unconditionally: cached ids, below max_id, may collide with those of rows.
-    UPDATE leaf_id.leaf_alloc a
-    SET max_id = first_id, step = coalesce($6, a.step), max_step = greatest(a.max_step, $6)
-    WHERE a.biz_tag = $1;
     notices := notices || format('tag "%s" existed already, and goes on from %s', $1, first_id);
     IF stored.max_value > last_id THEN
         notices := notices || format(

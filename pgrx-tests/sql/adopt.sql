@@ -445,6 +445,15 @@ DROP TABLE t;
 DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
 
+-- Nor does a column take ids that it cannot hold: a tag goes on above what was issued under its name.
+SELECT leaf_tag_create('codes');
+INSERT INTO leaf_id.leaf_high_mark VALUES ('codes', 40000);
+CREATE TABLE t (id smallserial);
+SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id', 'codes')$$) \gx
+INSERT INTO t DEFAULT VALUES RETURNING id;
+DROP TABLE t;
+SELECT leaf_tag_drop('codes', forget => true);
+
 -- Partitions of a serial follow it, unless they have a default of their own. What is in pg_attrdef, or an identity:
 CREATE FUNCTION sources(tables text[]) RETURNS TABLE (relation text, source text) LANGUAGE sql AS $$
     SELECT name, coalesce(pg_get_expr(d.adbin, d.adrelid), CASE WHEN a.attidentity <> '' THEN 'identity' END)
