@@ -157,8 +157,9 @@ AS $$
     SELECT min(a.biz_tag), r.rolname,
         format('role "%s" may not issue ids of tag "%s"%s, though "granted_to" names it: it has no grant on schema leaf_id',
             r.rolname, min(a.biz_tag), CASE WHEN count(*) > 1 THEN format(' and %s more', count(*) - 1) END),
-        format('GRANT USAGE ON SCHEMA leaf_id TO %I', r.rolname),
-        'As after a restore by a superuser. If it is a later role of that name, take the name out of "granted_to" instead.'
+        -- By this statement, a later role of that name would have all that the former was granted.
+        NULL,
+        format('If it is the role that was meant, as after a restore by a superuser: GRANT USAGE ON SCHEMA leaf_id TO %I. If it is a later role of that name, take the name out of "granted_to".', r.rolname)
     FROM (SELECT g.role FROM roles g EXCEPT SELECT g.role FROM grantees g) l
     JOIN pg_roles r ON r.rolname = l.role AND NOT leaf_id_internal.leaf_is_manager(r.oid)
     JOIN leaf_id.leaf_alloc a ON l.role = ANY (a.granted_to)

@@ -500,8 +500,11 @@ fn a_granted_role_without_a_grant_on_the_schema_is_one() {
     app.fails("SELECT leaf_segment_next('t')").is("42501");
     let what = "role \"app\" may not issue ids of tag \"t\" and 1 more, though \"granted_to\" names it: it has no grant on schema leaf_id";
     let (remedy, advice) = wait_for(&mut session, "critical", what, false);
-    assert!(advice.starts_with("As after a restore"), "{advice}");
-    session.run(&remedy);
+    // A role that was dropped, and created again, would have what the former was granted.
+    assert_eq!(remedy, "");
+    let grant = "GRANT USAGE ON SCHEMA leaf_id TO app";
+    assert!(advice.contains(grant), "{advice}");
+    session.run(grant);
     wait_for_none(&mut session);
     assert_eq!([app.next("t"), app.next("u")], [1, 1]);
 }
