@@ -574,15 +574,17 @@ impl Keeper {
 
     /// Opens the generator, or changes the worker id of an open one.
     fn open(&mut self, seen: &Seen, turn: Turn, usable: Usable, file: File) -> Then {
-        let is_noted = matches!(
-            &file.found,
-            Found::Contents { worker_id, .. } if worker_id.is_none_or(|of| of == usable.worker_id)
-        );
+        let is_of_other_ids = file.is_of_other_ids(self.epoch_ms, self.layout);
+        // A standby's copy of the file binds what it says.
+        let is_noted = !is_of_other_ids
+            && matches!(
+                &file.found,
+                Found::Contents { worker_id, .. } if worker_id.is_none_or(|of| of == usable.worker_id)
+            );
         let was_opened = seen.last_ms > self.epoch_ms;
         let is_unissued = file.is_unissued(&turn);
         // Its floor may become lower, if the clock was ahead.
-        let is_by_clock = usable.floor.is_some_and(|own| !own.knows_worker_id())
-            || file.is_of_other_ids(self.epoch_ms, self.layout);
+        let is_by_clock = usable.floor.is_some_and(|own| !own.knows_worker_id()) || is_of_other_ids;
         let retired = match file.found {
             Found::Contents { retired, .. } => retired,
             Found::Nothing | Found::Damaged(_) => Vec::new(),

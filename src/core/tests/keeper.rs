@@ -138,7 +138,19 @@ fn of_a_copy() -> Input {
     })
 }
 
-/// The file of a run that has issued nothing, by another layout.
+/// The file of a run that has issued nothing, by this layout, ...
+fn noted(worker_id: u16, reserved_until_ms: i64) -> Input {
+    file(Found::Contents {
+        stored: Stored {
+            issued: false,
+            ..clean(reserved_until_ms)
+        },
+        worker_id: Some(worker_id),
+        retired: Vec::new(),
+    })
+}
+
+/// ... or by another one.
 fn unissued(worker_id: u16, reserved_until_ms: i64) -> Input {
     file(Found::Contents {
         stored: Stored {
@@ -1150,13 +1162,22 @@ fn rows_of_binding_little() -> Vec<Row> {
             then: Then::Wait(None),
         },
         Row {
+            row: "no id was issued, as noted: File",
+            keeper: after([(NEW, fixed(5)), (NEW, noted(5, NOW - 7))]),
+            seen: NEW,
+            input: noted(5, NOW - 7),
+            shown: OPEN,
+            actions: vec![],
+            then: Then::Wait(None),
+        },
+        Row {
             row: "no id was issued, by another layout: File",
             keeper: ready(),
             seen: NEW,
             input: unissued(5, NOW - 7),
-            shown: OPEN,
+            shown: State::Starting,
             actions: vec![],
-            then: Then::Wait(None),
+            then: note(NOW - 7),
         },
         Row {
             row: "no id was issued, and another worker id was set: File",

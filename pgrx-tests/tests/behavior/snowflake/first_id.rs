@@ -177,6 +177,21 @@ fn a_copied_file_binds_epoch_and_layout() {
     });
 }
 
+/// Before: a standby's copy of the file said what was set at the original's first start, and bound it to that.
+#[test]
+fn a_standby_from_after_another_layout_was_chosen_issues_by_it() {
+    let server = Server::with_leaf_id(&CONF);
+    is_ready(&server);
+    server.configure("leaf_id.snowflake_layout", "41/6/6");
+    server.restart();
+    is_ready(&server);
+    let standby = server.standby(&[]);
+    let id = next_soon(&mut server.session());
+    server.kill_9();
+    standby.promote();
+    assert!(next_soon(&mut standby.session()) > id);
+}
+
 /// A reservation by a clock that was an hour ahead is lowered, so that a crash within that hour stops
 /// nothing.
 #[test]
