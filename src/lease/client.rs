@@ -168,8 +168,7 @@ impl LeaseClient {
     fn ask(&mut self) -> Effect {
         self.holder.prepare(token);
         if self.write_down().is_err() {
-            // Retry as after an unanswered request.
-            let effect = self.holder.fail(pg::clocks());
+            let effect = self.holder.unsent(pg::clocks());
             return self.follow(effect, WorkerIdSource::File);
         }
         let question = self.holder.ask();

@@ -122,6 +122,8 @@ pub struct Keeper {
     /// The time that the registry has recorded leaves nothing to reserve.
     is_used_up: bool,
     leased_as: LeasedAs,
+    /// A grant was in the lease file in this run.
+    was_granted: bool,
     /// The worker id is leased, by configuration.
     leased: bool,
     /// The last worker id in force here, if it is known and was not leased.
@@ -165,6 +167,7 @@ impl Keeper {
             lease: Lease::None,
             is_used_up: false,
             leased_as: LeasedAs::None,
+            was_granted: false,
             leased: false,
             previous_worker_id: None,
             kept_worker_id,
@@ -461,8 +464,11 @@ impl Keeper {
         self.lease = Lease::Asked;
         // Also closes a generator with a configured worker id.
         self.close(State::Starting);
-        if self.leased_as != LeasedAs::None {
-            return true;
+        match self.leased_as {
+            LeasedAs::Itself => return true,
+            // The lease file is still that of an earlier run, if none could be written since.
+            LeasedAs::Another => return self.was_granted,
+            LeasedAs::None => {}
         }
         if floor.is_own() {
             self.leased_as = LeasedAs::Itself;
@@ -496,6 +502,7 @@ impl Keeper {
                 }
                 self.act(Action::SetRecorded(grant.reserved_until_ms));
                 self.lease = Lease::Granted(grant);
+                self.was_granted = true;
             }
         }
         let Lease::Granted(grant) = self.lease else {

@@ -339,6 +339,16 @@ impl LeaseHolder {
         }
     }
 
+    /// Handles a question that was not sent, since it could not be written down. A grant of an earlier
+    /// run is not used: the registry, which may know better, was not asked.
+    pub fn unsent(&mut self, now: Clocks) -> Effect {
+        self.again(now, RETRY_MS);
+        match self.lease.grant {
+            Some(_) => Effect::Keep,
+            None => Effect::Close(Refusal::NoAnswer),
+        }
+    }
+
     /// Handles an answer. `draw` supplies the token for the next request.
     pub fn hear(
         &mut self,

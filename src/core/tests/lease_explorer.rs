@@ -47,6 +47,8 @@ const IDS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
+    /// A segment of an earlier run is used only once the registry was asked, and did not answer.
+    AskedFirst,
     /// A reservation is used once it is on disk.
     Durable,
     /// A clean stop marks the lease file only if this run has written it.
@@ -131,6 +133,8 @@ enum Step {
     CopyStopped,
     /// ... or while its PostgreSQL is, which then starts again and is answered, ...
     CopyCold,
+    /// ... or cannot write its question down, ...
+    CopyFull,
     /// ... or of its files, and has had a worker id of its own before it leases.
     CopyFiles,
     /// A server's clock is set, in ticks ahead of the time, ...
@@ -364,6 +368,18 @@ impl Node {
             clocks,
             is_awaited: true,
         }
+    }
+
+    /// A question that cannot be written down, and is not sent.
+    fn ask_unwritten(&mut self, clocks: Clocks, rules: Rules<Rule>) {
+        let token = self.draw();
+        self.holder.prepare(|| token);
+        let effect = if rules.hold(Rule::AskedFirst) {
+            self.holder.unsent(clocks)
+        } else {
+            self.holder.fail(clocks)
+        };
+        self.follow(effect);
     }
 
     fn hear(&mut self, sent: &Sent, reply: &Reply, received: Clocks) {
@@ -931,6 +947,13 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 self.nodes[0].start(rules);
                 self.ask(0, rules)?;
             }
+            Step::CopyFull => {
+                self.nodes[0].stop(rules);
+                self.copy().reboot(rules);
+                self.nodes[0].start(rules);
+                let clocks = self.clocks(0);
+                self.nodes[0].ask_unwritten(clocks, rules);
+            }
             Step::CopyFiles => {
                 let copy = self.copy();
                 copy.lease_is_copy = true;
@@ -1165,6 +1188,8 @@ fn no_id_comes_twice_deeper() {
         Pass(1),
     ]);
     none::<Two>(&copies, 7, 9);
+    let full = with(&[CopyFull, CopyImage, Follow, Promote(0), Pass(1), Pass(4)]);
+    none::<Two>(&full, 7, 9);
     let marked = with(&[CopyImage, CleanReboot(0), CleanReboot(1), Crash(1), Away(1)]);
     none::<Two>(&marked, 7, 9);
     let passed = with(&[CopyCold, Follow, Promote(-1), Pass(1), Pass(4)]);
@@ -1295,6 +1320,7 @@ fn each_rule_is_needed() {
     needed(Rule::NextTokenOfReboot, &[], &stopped, 7);
     needed(Rule::GrantOfReboot, &[], &stopped, 7);
     needed(Rule::TokenOfRenewal, &[], &with(&[CopyCold]), 6);
+    needed(Rule::AskedFirst, &[], &with(&[CopyFull]), 6);
     needed(Rule::Original, &[], &with(&[CopyFiles]), 5);
 
     let moved = with(&[Pass(1), Pass(4), Promote(0), SetClock(1, -5)]);
