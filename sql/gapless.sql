@@ -34,9 +34,7 @@ COMMENT ON TABLE leaf_id.leaf_gapless_mark IS
 COMMENT ON COLUMN leaf_id.leaf_gapless_mark.series IS 'Name of a series, or of one that is gone';
 COMMENT ON COLUMN leaf_id.leaf_gapless_mark.high IS 'One past the highest number';
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless_mark',
-    'WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_gapless g '
-    'WHERE g.series OPERATOR(pg_catalog.=) leaf_gapless_mark.series '
-    'AND (g.last_number OPERATOR(pg_catalog.+) 1) OPERATOR(pg_catalog.>=) high)');
+    'WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_gapless g WHERE g.series OPERATOR(pg_catalog.=) leaf_gapless_mark.series)');
 CREATE TRIGGER leaf_gapless_mark_arrives
     BEFORE INSERT ON leaf_id.leaf_gapless_mark
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_mark_arrives();

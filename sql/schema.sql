@@ -121,10 +121,9 @@ CREATE TABLE leaf_id.leaf_high_mark (
 WITH (fillfactor = 50);
 COMMENT ON TABLE leaf_id.leaf_high_mark IS
     'Set by leaf_id: how far ids of each name were claimed in this database';
--- Of a name with a row, the row is dumped, unless a mark that has arrived is above it.
+-- Of a name with a row, the row is dumped.
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_high_mark',
-    'WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a '
-    'WHERE a.biz_tag OPERATOR(pg_catalog.=) tag AND a.max_id OPERATOR(pg_catalog.>=) high)');
+    'WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag OPERATOR(pg_catalog.=) tag)');
 COMMENT ON COLUMN leaf_id.leaf_high_mark.tag IS 'Name of a tag, or of one that is gone';
 COMMENT ON COLUMN leaf_id.leaf_high_mark.high IS 'One past the highest id that was ever claimed';
 
