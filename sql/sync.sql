@@ -709,7 +709,7 @@ AS $$
     UNION ALL
     SELECT w.tag, NULL, NULL, NULL, NULL, NULL, 'none', w.detail FROM leaf_id_internal.leaf_unsettled() w WHERE $1 IS NULL
     UNION ALL
-    SELECT m.tag, NULL, NULL, NULL, NULL, NULL, 'none', concat_ws(' ', format('%s: %s;', m.what, m.remedy), m.advice)
+    SELECT m.tag, NULL, NULL, NULL, NULL, NULL, 'none', concat_ws(' ', concat_ws(': ', m.what, m.remedy) || ';', m.advice)
     FROM leaf_id_internal.leaf_missing_grants($1) m
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_check(text) IS

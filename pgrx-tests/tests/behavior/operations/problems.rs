@@ -502,6 +502,12 @@ fn a_granted_role_without_a_grant_on_the_schema_is_one() {
     let (remedy, advice) = wait_for(&mut session, "critical", what, false);
     // A role that was dropped, and created again, would have what the former was granted.
     assert_eq!(remedy, "");
+    let checked: String =
+        session.value("SELECT detail FROM leaf_check('t') WHERE detail LIKE '%granted_to%'");
+    assert!(
+        checked.contains("no grant on schema leaf_id; If it"),
+        "{checked}"
+    );
     let grant = "GRANT USAGE ON SCHEMA leaf_id TO app";
     assert!(advice.contains(grant), "{advice}");
     session.run(grant);
