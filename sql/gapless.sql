@@ -113,7 +113,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     gone record;
-    last bigint;
+    before bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         RETURN NULL;
@@ -130,16 +130,14 @@ BEGIN
         PERFORM leaf_id_internal.leaf_gapless_raise(NEW.series);
     END IF;
     FOR gone IN
-        SELECT g.series AS name, greatest(g.last_number + 1, before.high) AS high
-        FROM (
-            SELECT (OLD).* WHERE TG_OP IN ('UPDATE', 'DELETE')
-            UNION ALL
-            SELECT * FROM leaf_id.leaf_gapless WHERE TG_OP = 'TRUNCATE') g
-        LEFT JOIN leaf_id.leaf_gapless_mark before ON before.series = g.series
+        SELECT (OLD).* WHERE TG_OP IN ('UPDATE', 'DELETE')
+        UNION ALL
+        SELECT * FROM leaf_id.leaf_gapless WHERE TG_OP = 'TRUNCATE'
     LOOP
         -- See leaf_alloc_mark().
-        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.name RETURNING m.high INTO last;
-        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high) VALUES (gone.name, greatest(gone.high, last))
+        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.series RETURNING m.high INTO before;
+        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
+        VALUES (gone.series, greatest(gone.last_number + 1, before))
         ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
     RETURN NULL;

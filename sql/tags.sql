@@ -51,7 +51,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     gone record;
-    last bigint;
+    before bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.biz_tag = NEW.biz_tag THEN
         IF OLD.incarnation <> NEW.incarnation THEN
@@ -68,19 +68,17 @@ BEGIN
             USING ERRCODE = 'feature_not_supported';
     END IF;
     FOR gone IN
-        SELECT a.biz_tag AS name, leaf_id.leaf_left(
-            greatest(a.max_id, before.high, leaf_id_internal.leaf_next_here(a.biz_tag)),
-            a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim, a.server IS NOT NULL) AS high
-        FROM (
-            SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
-            UNION ALL
-            SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE') a
-        LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
+        SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
+        UNION ALL
+        SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE'
     LOOP
         -- Not by UPDATE: claims write past triggers, so a tool that follows the table with row triggers
-        -- may have no such row to update in its copy. The DELETE may have waited for a mark that was raised.
-        DELETE FROM leaf_id.leaf_high_mark m WHERE m.tag = gone.name RETURNING m.high INTO last;
-        INSERT INTO leaf_id.leaf_high_mark AS m (tag, high) VALUES (gone.name, greatest(gone.high, last))
+        -- may have no such row to update in its copy. The DELETE waits for a mark that is being raised.
+        DELETE FROM leaf_id.leaf_high_mark m WHERE m.tag = gone.biz_tag RETURNING m.high INTO before;
+        INSERT INTO leaf_id.leaf_high_mark AS m (tag, high)
+        VALUES (gone.biz_tag, leaf_id.leaf_left(
+            greatest(gone.max_id, before, leaf_id_internal.leaf_next_here(gone.biz_tag)),
+            gone.step, gone.max_step, gone.system_identifier, gone.timeline, gone.largest_claim, gone.server IS NOT NULL))
         ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
     RETURN NULL;
