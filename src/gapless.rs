@@ -93,18 +93,19 @@ pub fn raise_to_mark(series: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Handles a mark that SQL inserts: as [`mark::arrives`], for the marks of series, too. It stays locked, so
-/// the transaction cannot be prepared.
+/// Handles a mark that SQL inserts, of a series or of a tag: as [`mark::arrives`]. It stays locked, so the
+/// transaction cannot be prepared. (At a subscriber it never is: nor could it be at the publisher.)
 ///
 /// # Errors
 /// The table was altered.
 pub fn mark_arrives(call: &TriggerCall<'_>) -> Result<bool, Failure> {
-    if pg::find_table(&MARKS) == Some(call.relation()) {
-        note_change();
-    } else {
-        transaction::watch();
+    let is_of_series = pg::find_table(&MARKS) == Some(call.relation());
+    match (pg::replica_role(), is_of_series) {
+        (true, _) => {}
+        (false, true) => note_change(),
+        (false, false) => transaction::watch(),
     }
-    mark::arrives(call, &MARKS)
+    mark::arrives(call, if is_of_series { &MARKS } else { &mark::MARKS })
 }
 
 /// Records that the open subtransaction takes a number, or edits a series or deletes its mark.

@@ -10,7 +10,7 @@ use crate::pg::{self, Access, Locker, Obstacle, Shape, Table, TriggerCall, Type,
 use crate::shmem::Tag;
 
 /// Shape of `leaf_high_mark`, as created by sql/schema.sql.
-static MARKS: Shape = Shape::new(
+pub static MARKS: Shape = Shape::new(
     c"leaf_high_mark",
     &[(c"tag", Type::Text), (c"high", Type::Bigint)],
     &[
@@ -61,14 +61,12 @@ pub fn see(relation: u32, tag: &Tag) -> Result<Look<Locker>, Failure> {
     })
 }
 
-/// Handles a mark that SQL inserts, into `leaf_high_mark` or the `other` table: it raises the one that is
-/// here. True if there is one.
+/// Handles a mark that SQL inserts into a table of marks: it raises the one that is here. True if there
+/// is one.
 ///
 /// # Errors
 /// The table was altered.
-pub fn arrives(call: &TriggerCall<'_>, other: &'static Shape) -> Result<bool, Failure> {
-    let is_ours = pg::find_table(&MARKS) == Some(call.relation());
-    let shape = if is_ours { &MARKS } else { other };
+pub fn arrives(call: &TriggerCall<'_>, shape: &'static Shape) -> Result<bool, Failure> {
     call.check(shape)?;
     let Some(mark) = call.new_row() else {
         return Ok(false);
