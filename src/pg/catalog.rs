@@ -50,43 +50,47 @@ pub fn touch_relation(relation: u32) {
 }
 
 /// Locks a table, partitioned or not, or a sequence in ACCESS EXCLUSIVE mode until the end of the
-/// transaction, within `lock_timeout`, with the privileges of LOCK TABLE, before the wait and after it.
-/// Does nothing if there is none with this oid.
+/// transaction, within `lock_timeout`, with the privileges of LOCK TABLE. Does nothing if there is none
+/// with this oid.
 pub fn lock_relation(relation: u32) {
+    let oid = pg_sys::Oid::from(relation);
+    if caller_may_lock(oid) {
+        // SAFETY: in a transaction; a lock of a relation that was dropped is harmless.
+        unsafe { pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock.cast_signed()) };
+        // They may have been revoked during the wait.
+        caller_may_lock(oid);
+    }
+}
+
+/// False if there is no such table or sequence; an error if the caller may not lock it.
+fn caller_may_lock(oid: pg_sys::Oid) -> bool {
     let kinds = [
         pg_sys::RELKIND_RELATION,
         pg_sys::RELKIND_PARTITIONED_TABLE,
         pg_sys::RELKIND_SEQUENCE,
     ];
-    let oid = pg_sys::Oid::from(relation);
+    let mode = pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE;
+    let denied = pg_sys::AclResult::ACLCHECK_NO_PRIV;
     // SAFETY: in a transaction; accepts any oid. The name is null if there is no such relation.
-    let may_lock = || unsafe {
+    unsafe {
         let name = pg_sys::get_rel_name(oid);
         // A char has a sign on some processors only.
         let [kind] = pg_sys::get_rel_relkind(oid).to_ne_bytes();
         if name.is_null() || !kinds.contains(&kind) {
             return false;
         }
-        let denied = pg_sys::AclResult::ACLCHECK_NO_PRIV;
         let schema = pg_sys::get_rel_namespace(oid);
         if !caller_may_use_schema(schema) {
             let schema = pg_sys::get_namespace_name(schema);
             pg_sys::aclcheck_error(denied, pg_sys::ObjectType::OBJECT_SCHEMA, schema);
         }
-        let mode = pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE | pg_sys::ACL_TRUNCATE;
-        let mode = pg_sys::AclMode::from(mode);
-        if pg_sys::pg_class_aclcheck(oid, pg_sys::GetUserId(), mode)
-            != pg_sys::AclResult::ACLCHECK_OK
-        {
+        let user = pg_sys::GetUserId();
+        let result = pg_sys::pg_class_aclcheck(oid, user, pg_sys::AclMode::from(mode));
+        if result != pg_sys::AclResult::ACLCHECK_OK {
             pg_sys::aclcheck_error(denied, pg_sys::ObjectType::OBJECT_TABLE, name);
         }
-        true
-    };
-    if may_lock() {
-        // SAFETY: in a transaction; a lock of a relation that was dropped is harmless.
-        unsafe { pg_sys::LockRelationOid(oid, pg_sys::AccessExclusiveLock.cast_signed()) };
-        may_lock();
     }
+    true
 }
 
 /// True if the relation exists in the current database.
