@@ -18,9 +18,10 @@ use pgrx::pg_sys;
 use super::libpq::{Options, RemoteError, known_options};
 use crate::pg;
 
-/// Options that name a file, which libpq and OpenSSL open and read without a time limit and deaf to
-/// signals. (libpq itself reads no `passfile` and no `sslkey` that is a pipe.)
+/// Options that name a file, which libpq or OpenSSL reads without a time limit and without a look at
+/// interrupts. (What kind of file `passfile` and `sslkey` are, libpq looks at.)
 const FILES: [&CStr; 4] = [c"servicefile", c"sslcert", c"sslcrl", c"sslrootcert"];
+
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -80,13 +81,11 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
             broken: true,
         });
     }
-    let special = FILES.into_iter().find(|keyword| {
-        let path = options
-            .get(keyword)
-            .map(|path| OsStr::from_bytes(path.to_bytes()));
-        let found = path.and_then(|path| fs::metadata(path).ok());
-        found.is_some_and(|found| !found.is_file())
-    });
+    let is_special = |path: &CStr| {
+        fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|found| !found.is_file())
+    };
+    let mut files = FILES.into_iter();
+    let special = files.find(|keyword| options.get(keyword).is_some_and(is_special));
     if let Some(keyword) = special {
         return Err(RemoteError {
             sqlstate: Some(*b"42809"),
