@@ -537,6 +537,15 @@ fn rows_of_the_configuration() -> Vec<Row> {
         last_worker_id: None,
         ..IN_USE
     };
+    let another = |row, keeper, seen, own| Row {
+        row,
+        keeper,
+        seen,
+        input: leased(Registry::Other),
+        shown: State::Starting,
+        actions: vec![Action::StopLeasing, Action::Close, Action::Close],
+        then: Then::Lease { begin: Some(own) },
+    };
     vec![
         Row {
             row: "no worker id is set",
@@ -583,43 +592,29 @@ fn rows_of_the_configuration() -> Vec<Row> {
             actions: vec![floor(NOW - 100, Reason::CleanStop), Action::Close],
             then: Then::Lease { begin: Some(true) },
         },
-        Row {
-            row: "it is another one",
-            keeper: after(to_hold()),
-            seen: IN_USE,
-            input: leased(Registry::Other),
-            shown: State::Starting,
-            actions: vec![Action::StopLeasing, Action::Close, Action::Close],
-            then: Then::Lease { begin: Some(true) },
-        },
-        Row {
-            row: "it is another one, and this server was granted one as another",
-            keeper: after([
+        another("it is another one", after(to_hold()), IN_USE, true),
+        another(
+            "it is another one, and this server was granted one as another",
+            after([
                 (NEW, leased(Registry::Other)),
                 (NEW, of_a_copy()),
                 (NEW, granted(GRANT, true)),
                 (NEW, of_a_copy()),
                 (NEW, written()),
             ]),
-            seen: IN_USE,
-            input: leased(Registry::Other),
-            shown: State::Starting,
-            actions: vec![Action::StopLeasing, Action::Close, Action::Close],
-            then: Then::Lease { begin: Some(true) },
-        },
-        Row {
-            row: "it is another one, and this server has asked as another",
-            keeper: after([
+            IN_USE,
+            true,
+        ),
+        another(
+            "it is another one, and this server has asked as another",
+            after([
                 (NEW, leased(Registry::Other)),
                 (NEW, of_a_copy()),
                 (NEW, refused(Refusal::NoAnswer)),
             ]),
-            seen: NEW,
-            input: leased(Registry::Other),
-            shown: State::Starting,
-            actions: vec![Action::StopLeasing, Action::Close, Action::Close],
-            then: Then::Lease { begin: Some(false) },
-        },
+            NEW,
+            false,
+        ),
         Row {
             row: "a worker id is set that was leased",
             keeper: after(to_hold()),
