@@ -299,21 +299,23 @@ AS $$
         SELECT o.relation AS root, o.relation AS member, bool_or(o.is_read) AS is_read FROM topmost o GROUP BY o.relation
         UNION
         SELECT t.root, h.inhrelid, true FROM tree t JOIN pg_inherits h ON h.inhparent = t.member WHERE t.is_read
+    ), members AS MATERIALIZED (
+        -- First: most tables have a column of the same name, and the planner would join by that.
+        SELECT o.*, t.member FROM topmost o JOIN tree t ON t.root = o.relation AND (o.is_read OR t.member = o.relation)
     )
-    SELECT o.tag, o.relation, t.member, o.column_name, o.expression,
+    SELECT o.tag, o.relation, o.member, o.column_name, o.expression,
         coalesce(o.untrusted, w.role), o.counts AND (w.role IS NULL OR leaf_id_internal.leaf_may_issue(w.role, o.tag)),
         m.largest, m.unread, coalesce(m.is_hidden, false),
         CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END
-    FROM topmost o
-    JOIN tree t ON t.root = o.relation AND (o.is_read OR t.member = o.relation)
-    JOIN pg_class c ON c.oid = t.member
-    JOIN pg_attribute a ON a.attrelid = t.member AND a.attname = o.column_name AND NOT a.attisdropped
+    FROM members o
+    JOIN pg_class c ON c.oid = o.member
+    JOIN pg_attribute a ON a.attrelid = o.member AND a.attname = o.column_name AND NOT a.attisdropped
     -- A partition or child has an owner of its own.
     LEFT JOIN LATERAL (
-        SELECT c.relowner AS role WHERE t.member <> o.relation AND NOT leaf_id_internal.leaf_is_manager(c.relowner)) w ON true
+        SELECT c.relowner AS role WHERE o.member <> o.relation AND NOT leaf_id_internal.leaf_is_manager(c.relowner)) w ON true
     -- The function is strict: a NULL column number skips the read.
     CROSS JOIN LATERAL leaf_id_internal.leaf_column_max(
-        t.member, CASE WHEN o.tag IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
+        o.member, CASE WHEN o.tag IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_read_tables(text) IS
     'The tables, with partitions and children, whose columns issue ids, with their largest values';
