@@ -95,8 +95,8 @@ pub enum WorkerId {
 
 /// `leaf_id.worker_id` for a leased worker id.
 const AUTO: &CStr = c"auto";
-/// The last `leaf_id.worker_id` that this process was given, at start or by a reload, is not valid: that
-/// before stays in force. Other processes than the launcher also check what ALTER SYSTEM is to set.
+/// The `leaf_id.worker_id` that this process has checked last is not valid: that before stays in force.
+/// Other processes than the launcher also check what ALTER SYSTEM is to set.
 static WORKER_ID_INVALID: AtomicBool = AtomicBool::new(false);
 /// Max length of the name of a database, a foreign server or a node, in bytes.
 pub const MAX_NAME: usize = 63;
@@ -114,6 +114,24 @@ pub fn worker_id() -> WorkerId {
 /// that is not valid.
 pub fn is_worker_id_invalid() -> bool {
     WORKER_ID_INVALID.load(Ordering::Relaxed)
+}
+
+/// Called by the launcher when it starts. It has inherited the postmaster's result, which stays after
+/// the line that is not valid was removed: there is nothing to check then.
+pub fn check_worker_id_again() {
+    if is_worker_id_invalid() {
+        WORKER_ID_INVALID.store(false, Ordering::Relaxed);
+        pg::reload();
+    }
+}
+
+/// Reloads the configuration after SIGHUP; called by the launcher. A value in the file is checked even
+/// if it is the one in force; none is checked where the file has none.
+pub fn reload_if_asked() {
+    if pg::reload_is_asked() {
+        WORKER_ID_INVALID.store(false, Ordering::Relaxed);
+        pg::reload_if_asked();
+    }
 }
 
 /// DETAIL for a `leaf_id.worker_id` that is not valid.

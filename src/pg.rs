@@ -85,7 +85,7 @@ pub use settings::{
     set_local,
 };
 pub use signals::{
-    asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
+    asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload, reload_if_asked,
     reload_is_asked, take_canceled,
 };
 pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};

@@ -283,6 +283,20 @@ impl Server {
         self.reload();
     }
 
+    /// Removes all lines with a setting from postgresql.conf, and reloads it.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    #[track_caller]
+    pub fn remove_lines(&self, name: &str) {
+        let file = self.data_dir().join("postgresql.conf");
+        let before = fs::read_to_string(&file).unwrap();
+        let left = before.lines().filter(|line| !line.starts_with(name));
+        let left: String = left.flat_map(|line| [line, "\n"]).collect();
+        fs::write(&file, left).unwrap();
+        self.reload();
+    }
+
     fn append(&self, name: &str, value: &str) {
         let file = self.data_dir().join("postgresql.conf");
         let mut file = fs::File::options().append(true).open(file).unwrap();

@@ -93,11 +93,14 @@ pub fn reload_if_asked() -> bool {
     if !reload_is_asked() {
         return false;
     }
-    // SAFETY: cleared first, so that no signal is lost. Callers are between transactions, where
-    // ProcessConfigFile is allowed.
-    unsafe {
-        core::ptr::write_volatile(&raw mut pg_sys::ConfigReloadPending, 0);
-        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
-    }
+    // SAFETY: a global, as above. Cleared first, so that no signal is lost.
+    unsafe { core::ptr::write_volatile(&raw mut pg_sys::ConfigReloadPending, 0) };
+    reload();
     true
+}
+
+/// Reloads the configuration.
+pub fn reload() {
+    // SAFETY: callers are between transactions, where this is allowed.
+    unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
 }

@@ -138,6 +138,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::connect_worker_to_spi(None, None);
     let Some(area) = shmem::area() else { return };
     pg::on_exit(launcher_exit);
+    guc::check_worker_id_again();
     // FATAL, in the middle of a turn.
     pg::pin_setting(c"transaction_timeout", c"0");
     let mut launcher = Launcher {
@@ -160,7 +161,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         let allocators = serving.then(|| launcher.start_allocators()).flatten();
         let waits = allocators.into_iter().chain(reserving).chain(asking);
         pg::wait_latch(waits.min(), WaitEvent::Launcher);
-        pg::reload_if_asked();
+        guc::reload_if_asked();
     }
     // 1: exit code 0 would unregister the worker until the server restarts.
     pg::exit(1);

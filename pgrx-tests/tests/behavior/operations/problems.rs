@@ -453,6 +453,45 @@ fn a_worker_id_that_is_not_valid_is_one() {
     assert_eq!(problems(&mut session), []);
 }
 
+/// Before: where the line had never set a value, the alarm stayed after it was removed.
+#[test]
+fn a_worker_id_that_is_not_valid_is_none_once_its_line_is_removed() {
+    let server = Server::with_leaf_id(&[]);
+    let name = "leaf_id.worker_id";
+    let state = |expected: &str| {
+        let mut session = server.session();
+        wait_until(LIMIT, expected, || {
+            let state =
+                "SELECT concat_ws(' ', snowflake_state, worker_id_invalid) FROM leaf_id.server";
+            session.value::<String>(state) == expected
+        });
+    };
+    let kill_launcher = || {
+        let mut session = server.session();
+        let pid: i32 = session
+            .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
+        session.run(&format!("SELECT pg_terminate_backend({pid}, 10000)"));
+    };
+    state("no worker id f");
+    // Added and removed by a reload.
+    server.configure(name, "abc");
+    state("worker id is not valid t");
+    server.remove_lines(name);
+    state("no worker id f");
+    // There at the start.
+    server.configure(name, "abc");
+    server.restart();
+    state("worker id is not valid t");
+    // Read by the launcher again, from the file.
+    kill_launcher();
+    state("worker id is not valid t");
+    server.remove_lines(name);
+    state("no worker id f");
+    // What the postmaster still has.
+    kill_launcher();
+    state("no worker id f");
+}
+
 #[test]
 fn claims_that_a_promotion_may_have_lost_are_one() {
     let primary = Server::with_leaf_id(&[]);
