@@ -114,6 +114,7 @@ AS $$
 DECLARE
     gone record;
     before bigint;
+    mark bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         RETURN NULL;
@@ -138,8 +139,13 @@ BEGIN
         DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.series RETURNING m.high INTO before;
         INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
         VALUES (gone.series, greatest(gone.last_number + 1, before))
-        ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
+        ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high)
+        RETURNING m.high INTO mark;
     END LOOP;
+    IF TG_OP = 'UPDATE' THEN
+        -- See leaf_alloc_mark().
+        UPDATE leaf_id.leaf_gapless g SET last_number = mark - 1 WHERE g.series = NEW.series AND g.last_number < mark - 1;
+    END IF;
     RETURN NULL;
 END
 $$;
