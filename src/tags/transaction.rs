@@ -136,6 +136,20 @@ impl Edits {
         stands.map(|(key, high)| (*key, *high)).collect()
     }
 
+    fn is_truncated(&self, relation: u32) -> bool {
+        self.truncated.iter().any(|(of, _)| *of == relation)
+    }
+
+    /// Marks the tags of a table that were edited before its TRUNCATE, which was rolled back.
+    fn mark_again(&self, relation: u32, area: &Area) {
+        for (key, entries) in &self.entries {
+            let is_edited = |entry: &Entry| !matches!(entry.kind, Edited::Regranted);
+            if key.relation == relation && entries.iter().any(is_edited) {
+                area.directory().mark_edited(key, true);
+            }
+        }
+    }
+
     fn take_back(&mut self, subtransaction: u32, area: Option<&Area>) {
         // Subtransaction ids ascend: those started within this one have higher ids.
         while self
@@ -151,15 +165,20 @@ impl Edits {
                     });
                     if left == 0 {
                         self.entries.remove(&key);
-                        if let Some(area) = area {
+                        if let Some(area) = area
+                            && !self.is_truncated(key.relation)
+                        {
                             area.directory().mark_edited(&key, false);
                         }
                     }
                 }
                 Some((_, Step::Truncate)) => {
-                    if let (Some((relation, _)), Some(area)) = (self.truncated.pop(), area) {
+                    if let (Some((relation, _)), Some(area)) = (self.truncated.pop(), area)
+                        && !self.is_truncated(relation)
+                    {
                         area.directory()
                             .mark_all_edited(pg::database(), Some(relation), false);
+                        self.mark_again(relation, area);
                     }
                 }
                 None => {}

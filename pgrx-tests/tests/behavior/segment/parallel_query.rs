@@ -103,6 +103,32 @@ fn a_tag_that_the_transaction_changed_is_refused() {
     session.run("ROLLBACK");
 }
 
+/// Before: a TRUNCATE that was rolled back took the mark of an edit that was not, and workers took from
+/// the old cache.
+#[test]
+fn what_a_savepoint_takes_back_leaves_edits_before_it() {
+    let (_server, mut session) = server_and_parallel_session();
+    force(&mut session);
+    let truncate = "SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc";
+    let reset = "SELECT leaf_tag_reset('t', 1000)";
+    for (before, after) in [
+        (reset, truncate),
+        (truncate, truncate),
+        (truncate, "SELECT leaf_tag_create('t')"),
+        (reset, "SELECT leaf_tag_drop('t')"),
+    ] {
+        println!("{before}, then {after}");
+        session.ids("SELECT leaf_segment_next('t')");
+        session.run("BEGIN");
+        session.run(before);
+        session.run("SAVEPOINT s");
+        session.run(after);
+        session.run("ROLLBACK TO s");
+        session.fails("SELECT leaf_segment_next('t')").is("0A000");
+        session.run("ROLLBACK");
+    }
+}
+
 #[test]
 fn another_tag_is_usable_while_one_is_changed() {
     let (_server, mut session) = server_and_parallel_session();
