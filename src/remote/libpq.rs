@@ -69,6 +69,10 @@ const SINGLE_TUPLE: c_int = 9;
 /// because memory was given back elsewhere.
 const MOST_GROWN: usize = 32 << 20;
 
+/// Descriptors that connections leave to PostgreSQL. Each wait takes one, and raises an error where there is none,
+/// here outside of a transaction; an open WAL segment takes one without asking.
+const SPARE: usize = 4;
+
 type NoticeReceiver = unsafe extern "C" fn(*mut c_void, *const Outcome);
 
 unsafe extern "C" {
@@ -235,6 +239,21 @@ unsafe fn first_line(text: *const c_char) -> String {
     shown(lines.next().unwrap_or_default())
 }
 
+/// Accounts for the descriptor that libpq is about to open; false if fewer than [`SPARE`] would be left.
+fn acquire_descriptor() -> bool {
+    let mut acquired = 0;
+    // SAFETY: counts.
+    while acquired <= SPARE && unsafe { pg_sys::AcquireExternalFD() } {
+        acquired += 1;
+    }
+    let is_left = acquired > SPARE;
+    for _ in usize::from(is_left)..acquired {
+        // SAFETY: what is released was acquired above.
+        unsafe { pg_sys::ReleaseExternalFD() };
+    }
+    is_left
+}
+
 impl Wire {
     /// Starts to connect; continue with [`Self::connect`]. Blocks only for the lookup of a host
     /// name.
@@ -253,8 +272,7 @@ impl Wire {
         };
         let keywords = pointers(|(keyword, _)| keyword);
         let values = pointers(|(_, value)| value);
-        // SAFETY: no arguments; accounts for the descriptor that libpq is about to open.
-        if !unsafe { pg_sys::AcquireExternalFD() } {
+        if !acquire_descriptor() {
             return Err(RemoteError::broken("there are too many open files"));
         }
         // SAFETY: two null-terminated arrays that outlive the call. The database name is not

@@ -584,6 +584,40 @@ fn a_pipe_instead_of_a_certificate_holds_up_no_worker() {
     }
 }
 
+/// Before: connections to servers that do not answer took the last descriptor, the allocator could not
+/// wait, and ended with an error again and again.
+#[test]
+fn many_silent_servers_leave_a_descriptor_to_wait_with() {
+    const SERVERS: usize = 30;
+    // A third of what is left may be used for connections.
+    let server = Server::with_leaf_id(&[("max_files_per_process", "80")]);
+    // Connections are established, and nothing is said.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut session = server.session();
+    session.run(&format!(
+        "CREATE EXTENSION dblink; SELECT leaf_tag_create('here');
+         SET leaf_id.refill_timeout = '20ms';
+         DO $$ BEGIN FOR n IN 1 .. {SERVERS} LOOP
+             EXECUTE format('CREATE SERVER s%s FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host ''127.0.0.1'', port ''{port}'')', n);
+             EXECUTE format('CREATE USER MAPPING FOR PUBLIC SERVER s%s OPTIONS (user ''x'', password ''x'')', n);
+             PERFORM leaf_tag_create('t' || n, server => 's' || n);
+         END LOOP; END $$"
+    ));
+    let ask = "DO $$ BEGIN FOR n IN 1 .. 30 LOOP
+                   BEGIN PERFORM leaf_segment_next('t' || n); EXCEPTION WHEN lock_not_available THEN NULL; END;
+               END LOOP; END $$";
+    let is_refused = "SELECT EXISTS (SELECT FROM leaf_id_internal.leaf_central_connections() WHERE last_error LIKE '%too many open files%')";
+    wait_until(LIMIT, "the last descriptor", || {
+        session.run(ask);
+        session.value(is_refused)
+    });
+    session.run("SET leaf_id.refill_timeout = '5s'");
+    assert_eq!(session.next("here"), 1);
+    let log = server.log();
+    assert!(!log.contains("epoll_create1"), "{log}");
+}
+
 /// A central server restored from a dump issues ids again that members have. This must not be taken
 /// for an intentional reset.
 #[test]
