@@ -20,7 +20,18 @@ use crate::pg;
 
 /// Options that name a file, which libpq or OpenSSL reads without a time limit and without a look at
 /// interrupts. (What kind of file `passfile` and `sslkey` are, libpq looks at.)
-const FILES: [&CStr; 4] = [c"servicefile", c"sslcert", c"sslcrl", c"sslrootcert"];
+const FILES: [&CStr; 5] = [
+    c"oauth_ca_file",
+    c"servicefile",
+    c"sslcert",
+    c"sslcrl",
+    c"sslrootcert",
+];
+
+/// Options that take a superuser's foreign server. They lead to files that only libpq or OpenSSL knows:
+/// a service sets any option, even those for debugging, and which files of a directory are read, the
+/// other server says. Or they give that server what is the operating system user's, a Kerberos ticket.
+const UNSEEN: [&CStr; 4] = [c"gssdelegation", c"service", c"servicefile", c"sslcrldir"];
 
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,8 +62,8 @@ pub struct Destination {
 /// server, or a mapping for its owner or PUBLIC, does not exist.
 ///
 /// # Errors
-/// The mapping lacks a required password, or an option names a pipe or a device, which would hold up
-/// a worker that other databases need.
+/// The mapping lacks a required password, an option takes a superuser's foreign server, or one names a
+/// pipe or a device, which would hold up a worker that other databases need.
 pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let mut options = Options::default();
     // SAFETY: in a transaction. A missing object raises an error, so nothing is null except for
@@ -74,12 +85,28 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         }
         !pg_sys::superuser_arg(server.owner)
     };
-    if needs_password && options.get(c"password").is_none_or(CStr::is_empty) {
-        return Err(RemoteError {
-            sqlstate: Some(*b"2F003"),
-            message: "a password is required in the user mapping: the foreign server is not a superuser's".into(),
+    let refused = |sqlstate, message| {
+        Err(RemoteError {
+            sqlstate: Some(sqlstate),
+            message,
             broken: true,
-        });
+        })
+    };
+    if needs_password {
+        let owner = "the foreign server is not a superuser's";
+        if options.get(c"password").is_none_or(CStr::is_empty) {
+            let message = format!("a password is required in the user mapping: {owner}");
+            return refused(*b"2F003", message);
+        }
+        let mut unseen = UNSEEN.into_iter();
+        let named = unseen.find(|keyword| options.get(keyword).is_some());
+        // OpenSSL takes what is before the colon for a library, and runs it: `/tmp/x.so:key`.
+        let key = options.get(c"sslkey");
+        let is_engine = key.is_some_and(|key| key.to_bytes().contains(&b':'));
+        if let Some(keyword) = named.or(is_engine.then_some(c"sslkey")) {
+            let keyword = keyword.to_string_lossy();
+            return refused(*b"42501", format!("this {keyword} is not allowed: {owner}"));
+        }
     }
     let is_special = |path: &CStr| {
         fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|found| !found.is_file())
@@ -87,11 +114,8 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let mut files = FILES.into_iter();
     let special = files.find(|keyword| options.get(keyword).is_some_and(is_special));
     if let Some(keyword) = special {
-        return Err(RemoteError {
-            sqlstate: Some(*b"42809"),
-            message: format!("{} is not a regular file", keyword.to_string_lossy()),
-            broken: true,
-        });
+        let keyword = keyword.to_string_lossy();
+        return refused(*b"42809", format!("{keyword} is not a regular file"));
     }
     // SAFETY: no arguments; returns a static null-terminated string.
     let encoding = unsafe { CStr::from_ptr(pg_sys::GetDatabaseEncodingName()) };

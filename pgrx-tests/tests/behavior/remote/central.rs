@@ -618,6 +618,39 @@ fn many_silent_servers_leave_a_descriptor_to_wait_with() {
     assert!(!log.contains("epoll_create1"), "{log}");
 }
 
+/// Would catch: a role that has a worker run a library, as OpenSSL does with this `sslkey`, or open
+/// files that only libpq and OpenSSL know of.
+#[test]
+fn a_server_of_an_ordinary_user_names_no_service_and_no_engine() {
+    let fleet = Fleet::new(1, &[]);
+    let mut session = fleet.members[0].session();
+    session.run("CREATE ROLE mallory");
+    for (option, value, tried) in [
+        ("service", "x", "definition of service \"x\" not found"),
+        ("sslcrldir", "/tmp", "Connection refused"),
+        ("sslkey", "/tmp/x.so:key", "Connection refused"),
+    ] {
+        session.run(&format!(
+            "CREATE SERVER {option} FOREIGN DATA WRAPPER dblink_fdw
+                 OPTIONS (host '127.0.0.1', port '1', {option} '{value}');
+             ALTER SERVER {option} OWNER TO mallory;
+             CREATE USER MAPPING FOR PUBLIC SERVER {option} OPTIONS (user 'x', password 'x');
+             SELECT leaf_tag_create('{option}', server => '{option}');
+             SET leaf_id.refill_timeout = '1s'"
+        ));
+        let mut fails = |why: &str| {
+            wait_until(LIMIT, &format!("{option}: {why}"), || {
+                let failure = session.try_next(option).unwrap_err();
+                failure.is("55P03").detail.contains(why)
+            });
+        };
+        fails("is not allowed: the foreign server is not a superuser's");
+        let owned = format!("ALTER SERVER {option} OWNER TO postgres");
+        fleet.members[0].session().run(&owned);
+        fails(tried);
+    }
+}
+
 /// A central server restored from a dump issues ids again that members have. This must not be taken
 /// for an intentional reset.
 #[test]
