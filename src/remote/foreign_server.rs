@@ -109,7 +109,9 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         }
     }
     let is_special = |path: &CStr| {
-        fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|found| !found.is_file())
+        // Where no file is to be read, it is common, and ends at once.
+        path != c"/dev/null"
+            && fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|found| !found.is_file())
     };
     let mut files = FILES.into_iter();
     let special = files.find(|keyword| options.get(keyword).is_some_and(is_special));

@@ -582,6 +582,12 @@ fn a_pipe_instead_of_a_certificate_holds_up_no_worker() {
             failure.is("55P03").detail.contains(&why)
         });
     }
+    // Instead of the list in the home directory.
+    session.run("ALTER SERVER sslcrl OPTIONS (SET sslcrl '/dev/null', ADD connect_timeout '1')");
+    wait_until(LIMIT, "a connection attempt", || {
+        let failure = session.try_next("sslcrl").unwrap_err();
+        failure.is("55P03").detail.contains("no answer from")
+    });
 }
 
 /// Before: connections to servers that do not answer took the last descriptor, the allocator could not
