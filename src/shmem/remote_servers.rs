@@ -198,7 +198,8 @@ impl RemoteServers {
         self.0.with(|servers| {
             for entry in servers {
                 if entry.database == database {
-                    entry.state = RemoteServerState::Free;
+                    // SAFETY: all zeroes is a free entry.
+                    *entry = unsafe { core::mem::zeroed() };
                 }
             }
         });

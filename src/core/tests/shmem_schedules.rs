@@ -549,3 +549,22 @@ fn a_state_is_read_with_its_own_detail() {
         world.run(threads);
     });
 }
+
+/// Before: the entries of a dropped database keep their times, so the next server takes the entry of
+/// one that is in use.
+#[test]
+fn servers_of_a_dropped_database_make_room() {
+    check(|| {
+        let world = World::new(2, 3);
+        let thread = world.spawn(|world| {
+            let servers = world.area.remote_servers();
+            let update = |database| servers.update(database, &pg::Name, |_| {});
+            // Takes the entry of the oldest one, the first.
+            let next = (1..).find(|database| update(*database) + 1 != *database);
+            servers.forget(3);
+            update(next.unwrap() + 1);
+            assert!(!servers.of(2).is_empty());
+        });
+        world.run(vec![thread]);
+    });
+}
