@@ -14,7 +14,7 @@
 //! | Asking | an answer, or a refusal specific to the tag | Open |
 //! | | an edit of the row | Abandoned: the answer becomes a gap |
 //! | Asking, Abandoned | timeout, connection loss, or a refusal that concerns all tags | Away; the request is queued again |
-//! | Abandoned | an answer, or a refusal specific to the tag | Open |
+//! | Abandoned | an answer, whose ids are counted as lost, or a refusal specific to the tag | Open |
 //! | Away | end of the back-off, and a request | Opening |
 //!
 //! The last request to a lost server may still execute there; its ids become a gap. A claim is
@@ -53,6 +53,7 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(2);
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A request to a server.
+#[derive(Clone, Copy)]
 pub struct RemoteRequest {
     /// Number of the allocator's request.
     pub number: u64,
@@ -107,7 +108,7 @@ enum SourceState {
     Opening,
     Open { since: Instant },
     Asking(Box<Asked>),
-    Abandoned,
+    Abandoned(Box<Asked>),
     Away { until: Instant },
 }
 
@@ -168,7 +169,7 @@ impl Central {
     pub fn patience(&self) -> Duration {
         let patience = |server: &SourceServer| match server.state {
             SourceState::Opening => server.connection.patience(),
-            SourceState::Asking(_) | SourceState::Abandoned => claim_timeout(),
+            SourceState::Asking(_) | SourceState::Abandoned(_) => claim_timeout(),
             SourceState::Closed | SourceState::Open { .. } | SourceState::Away { .. } => {
                 Duration::ZERO
             }
@@ -275,10 +276,11 @@ impl SourceServer {
         if let SourceState::Asking(asked) = &self.state
             && edited(&asked.queued)
             && let SourceState::Asking(asked) =
-                core::mem::replace(&mut self.state, SourceState::Abandoned)
+                core::mem::replace(&mut self.state, SourceState::Closed)
         {
             sometimes!("source: the row was edited during a claim");
             outcomes.push((asked.queued.request, RemoteOutcome::Stale));
+            self.state = SourceState::Abandoned(asked);
         }
     }
 
@@ -386,7 +388,8 @@ impl SourceServer {
             });
     }
 
-    /// The server has answered: returns the request in flight, unless it was abandoned.
+    /// The server has answered: returns the request in flight. If that was abandoned, it was returned
+    /// before, and the ids are a gap.
     fn return_asked(
         &mut self,
         area: &Area,
@@ -395,11 +398,19 @@ impl SourceServer {
         outcome: impl FnOnce(&Asked) -> RemoteOutcome,
     ) {
         self.note_back(area, true);
-        if let SourceState::Asking(asked) =
-            core::mem::replace(&mut self.state, SourceState::Open { since: now })
-        {
-            let outcome = outcome(&asked);
-            outcomes.push((asked.queued.request, outcome));
+        match core::mem::replace(&mut self.state, SourceState::Open { since: now }) {
+            SourceState::Asking(asked) => {
+                let outcome = outcome(&asked);
+                outcomes.push((asked.queued.request, outcome));
+            }
+            SourceState::Abandoned(asked) => {
+                if let RemoteOutcome::Answered(received) = outcome(&asked) {
+                    let RemoteRequest { slot, key, .. } = asked.queued.request;
+                    let ids = received.answer.len.into();
+                    area.directory().lose_claimed(slot, &key, ids);
+                }
+            }
+            _ => {}
         }
     }
 

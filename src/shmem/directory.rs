@@ -223,6 +223,19 @@ impl<'a> ReadGuard<'a> {
         }
     }
 
+    /// Counts ids that were claimed for a tag and not published. By now, the slot may be another
+    /// tag's.
+    pub fn lose_claimed(&self, slot: &Slot, key: &Key, ids: u64) {
+        if self.key(slot) == *key {
+            self.directory.slots.with_state(slot, |state| {
+                state.published += ids;
+                state.lost += ids;
+            });
+        } else {
+            self.directory.lose_evicted(ids);
+        }
+    }
+
     fn retire_slot(&self, slot: &Slot) {
         self.directory.slots.with_state(slot, |state| {
             state.lost += slot.invalidate().count();

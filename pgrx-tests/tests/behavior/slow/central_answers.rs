@@ -70,6 +70,8 @@ fn an_answer_for_a_row_that_was_replaced_is_a_gap() {
     held_up.session.run("SET leaf_id.refill_timeout = '30s'");
     let id = held_up.session.next("p");
     assert_eq!(id, held_up.max_id + 50, "one segment is a gap");
+    let counts = ["ids_lost", "ids_issued"].map(|count| held_up.session.figure("p", count));
+    assert_eq!(counts, [50, held_up.issued.len() as i64 + 1]);
     assert!(held_up.issued.iter().all(|issued| *issued < id));
 }
 
