@@ -586,7 +586,7 @@ fn a_pipe_instead_of_a_certificate_holds_up_no_worker() {
     session.run("ALTER SERVER sslcrl OPTIONS (SET sslcrl '/dev/null', ADD connect_timeout '1')");
     wait_until(LIMIT, "a connection attempt", || {
         let failure = session.try_next("sslcrl").unwrap_err();
-        failure.is("55P03").detail.contains("no answer from")
+        !failure.is("55P03").detail.contains("regular file")
     });
 }
 
