@@ -215,6 +215,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_unsettled(),
     leaf_id_internal.leaf_is_unsettled(bigint, integer),
     leaf_id_internal.leaf_tag_next(text),
+    leaf_id_internal.leaf_mark(text),
     leaf_id_internal.leaf_has_key(text),
     leaf_id_internal.leaf_make_key(text, bigint, text),
     leaf_id_internal.leaf_forget(text),

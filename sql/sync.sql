@@ -50,6 +50,12 @@ CREATE FUNCTION leaf_id_internal.leaf_tag_next(tag text) RETURNS bigint
 COMMENT ON FUNCTION leaf_id_internal.leaf_tag_next(text) IS
     'No id of the tag that is issued from now on is smaller; null where that is not known at the moment';
 
+CREATE FUNCTION leaf_id_internal.leaf_mark(tag text) RETURNS bigint
+    STRICT VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_mark_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_mark(text) IS
+    'One past the highest id that was claimed under a name in this database; 0: none was';
+
 -- Where both end together, a larger max_value alone would not help.
 CREATE FUNCTION leaf_id_internal.leaf_is_narrow(max_value bigint, type_end bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -349,10 +355,13 @@ CREATE FUNCTION leaf_id_internal.leaf_create_for_columns(
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    last_id bigint;
 BEGIN
     IF leaf_id_internal.leaf_has_key($1) OR EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
         RETURN;
     END IF;
+    last_id := greatest(wanted, leaf_id_internal.leaf_mark($1) - 1, 0);
     action := 'skip';
     detail := CASE
         -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
@@ -361,15 +370,20 @@ BEGIN
             leaf_id_internal.leaf_function_name('leaf_sync'), $1)
         WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
         WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
+        WHEN last_id >= tag_end THEN format(
+            'ids of this name were issued up to %s, and no id above that is left in the type of the column: give it a wider type or, if none of them is in use any more, SELECT %s(%L, forget => true);',
+            last_id, leaf_id_internal.leaf_function_name('leaf_tag_drop'), $1)
     END;
     IF detail IS NOT NULL THEN
         RETURN;
     END IF;
     action := 'create';
-    next_after := greatest(wanted, 0) + 1;
+    next_after := last_id + 1;
     IF apply THEN
-        INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, max_value) VALUES ($1, next_after, tag_end)
-        ON CONFLICT (biz_tag) DO NOTHING;
+        INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, max_value) VALUES ($1, greatest(wanted, 0) + 1, tag_end)
+        ON CONFLICT (biz_tag) DO NOTHING
+        -- Higher if ids were issued under this name before.
+        RETURNING max_id INTO next_after;
         IF NOT FOUND THEN
             -- Created concurrently.
             action := NULL;

@@ -334,7 +334,8 @@ SELECT leaf_segment_next('orders') > 3000 AS above;
 SET ROLE leaf_id_outsider;
 SELECT statement, sqlstate, message
 FROM (VALUES ('SELECT leaf_sync()'), ('SELECT leaf_check()'),
-             ('SELECT leaf_id_internal.leaf_tag_next(''orders'')')) s (statement), refusal(statement);
+             ('SELECT leaf_id_internal.leaf_tag_next(''orders'')'),
+             ('SELECT leaf_id_internal.leaf_mark(''orders'')')) s (statement), refusal(statement);
 SELECT * FROM leaf_id_internal.leaf_column_max('secret'::regclass, 1::smallint);
 RESET ROLE;
 SELECT clean();

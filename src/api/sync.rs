@@ -6,8 +6,10 @@ use pgrx::prelude::*;
 use pgrx::{FromDatum, IntoDatum, pg_sys};
 
 use super::call::{finish, oid, row_type, second_bigint, tag};
-use crate::pg::{self, Expression, RawDatum, Text, Unread};
+use crate::pg::{self, Expression, Privilege, RawDatum, Text, Unread};
 use crate::segment::upcoming;
+use crate::shmem::Tag;
+use crate::tags::{mark, rights};
 
 /// Reason why a column was not read.
 fn reason(unread: Unread) -> &'static str {
@@ -64,6 +66,14 @@ fn leaf_lock_relation(relation: pg_sys::Oid) {
 fn leaf_tag_next(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: a call of the SQL function of this name, which is strict.
     finish(upcoming::next_id(unsafe { tag(fcinfo) }))
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_mark(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    finish(rights::require(&[Privilege::Select]));
+    // SAFETY: a call of the SQL function of this name, which is strict.
+    let name = unsafe { tag(fcinfo) };
+    Tag::new(name).map_or(0, |tag| finish(mark::get(&tag)))
 }
 
 #[pg_extern(strict, sql = false)]

@@ -95,6 +95,48 @@ fn what_a_restart_gives_back_does_not_come_again() {
     assert_issued_once(&[ids]);
 }
 
+/// A row begins at the mark of its name: below it, another id was reported than the next one, and beyond
+/// the column's type, each INSERT failed.
+#[test]
+fn a_tag_is_created_above_the_mark_of_its_name_or_not_at_all() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "INSERT INTO leaf_id.leaf_high_mark VALUES ('last', 32767), ('small', 32768), ('wide', 40000);
+         CREATE TABLE last (id smallint DEFAULT leaf_segment_next('last'));
+         CREATE TABLE small (id smallint DEFAULT leaf_segment_next('small'));
+         CREATE TABLE wide (id bigint DEFAULT leaf_segment_next('wide'));
+         INSERT INTO small VALUES (7); INSERT INTO wide VALUES (7);
+         -- One that may not read the marks.
+         CREATE ROLE manager; GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
+         GRANT SELECT ON last, small, wide TO manager; SET ROLE manager",
+    );
+    let refused = "small small id 7 skip [ids of this name were issued up to 32767, and no id above that is left in the type of the column: give it a wider type or, if none of them is in use any more, SELECT public.leaf_tag_drop('small', forget => true);]";
+    for call in ["leaf_check()", "leaf_sync()"] {
+        assert_eq!(
+            rows(&mut session, call),
+            [
+                "last last id 32767 create [95 % of the column's type is used]",
+                refused,
+                "wide wide id 7 40000 create",
+            ]
+        );
+    }
+    assert_eq!(
+        rows(&mut session, "leaf_sync('small', 'small', 'id')"),
+        [refused]
+    );
+    session.run("SELECT public.leaf_tag_drop('small', forget => true)");
+    assert_eq!(
+        rows(&mut session, "leaf_sync('small', 'small', 'id')"),
+        ["small small id 7 8 create"]
+    );
+    session.run("RESET ROLE");
+    let ids = session.ids("INSERT INTO wide DEFAULT VALUES RETURNING id");
+    assert_eq!(ids, [40_000]);
+    session.run("INSERT INTO last DEFAULT VALUES; INSERT INTO small DEFAULT VALUES");
+}
+
 #[test]
 fn two_calls_at_once_do_not_deadlock() {
     let server = Server::with_leaf_id(&[]);
