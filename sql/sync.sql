@@ -266,6 +266,36 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_columns_of_tag(text) IS 'The columns that count whose defaults issue ids of a tag';
 
+-- For HINTs. By the name of the tag alone, columns of strangers would count, too. One statement, since other
+-- sessions could take ids after the first of several.
+CREATE FUNCTION leaf_id_internal.leaf_sync_statement(tag text, table_name text, column_name name) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH columns AS MATERIALIZED (
+        SELECT t.relation, t.column_name
+        FROM leaf_id_internal.leaf_columns_of_tag($1) t
+        JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p')
+        JOIN pg_attribute a ON a.attrelid = t.relation AND a.attname = t.column_name
+        JOIN pg_type y ON y.oid = a.atttypid AND y.typcategory = 'N'
+    ), named AS (
+        SELECT $2 AS table_name, $3 AS column_name WHERE $2 IS NOT NULL
+        UNION
+        SELECT c.relation::regclass::text, c.column_name
+        FROM columns c
+        -- Partitions and children are read with the table above.
+        WHERE NOT EXISTS (
+            SELECT FROM pg_inherits i JOIN columns p ON p.relation = i.inhparent AND p.column_name = c.column_name
+            WHERE i.inhrelid = c.relation)
+    )
+    SELECT format('SELECT %s%s;', CASE WHEN count(*) = 1 THEN '* FROM ' END, string_agg(
+        format('%s(%L, %L, %L)', leaf_id_internal.leaf_function_name('leaf_sync'), $1, n.table_name, n.column_name), ', '
+        ORDER BY n.table_name COLLATE "C", n.column_name))
+    FROM named n
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_sync_statement(text, text, name) IS
+    'The statement that fits a tag to this column, if one is given, and to those that count';
+
 CREATE FUNCTION leaf_id_internal.leaf_read_tables(
     only_tag text,
     OUT tag text,
@@ -350,7 +380,9 @@ CREATE FUNCTION leaf_id_internal.leaf_create_for_columns(
     tag_end bigint,
     OUT next_after bigint,
     OUT action text,
-    OUT detail text
+    OUT detail text,
+    -- Whether it is left to the caller to say which column is right.
+    OUT is_doubted boolean
 ) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -363,11 +395,10 @@ BEGIN
     END IF;
     last_id := greatest(wanted, leaf_id_internal.leaf_mark($1) - 1, 0);
     action := 'skip';
+    -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
+    is_doubted := NOT may_raise;
     detail := CASE
-        -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
-        WHEN NOT may_raise THEN format(
-            'it does not exist, and the owners of its tables may not edit tags: if the columns are right, SELECT * FROM %s(%L);',
-            leaf_id_internal.leaf_function_name('leaf_sync'), $1)
+        WHEN is_doubted THEN 'it does not exist, and the owners of its tables may not edit tags'
         WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
         WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
         WHEN last_id >= tag_end THEN format(
@@ -561,14 +592,16 @@ BEGIN
         IF this.tag IS NULL OR this.unread IS NOT NULL THEN
             SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, coalesce(
                 this.unread, concat_ws(': ', 'its default is not just a call with a constant tag', this.expression,
-                    this.untrusted::regrole || ', who owns the table or its domain, may not edit tags')) AS detail
+                    this.untrusted::regrole || ', who owns the table or its domain, may not edit tags')) AS detail,
+                false AS is_doubted
             INTO fitted;
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id_internal.leaf_create_for_columns(
                 this.tag, apply, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
             IF fitted.action IS NULL THEN
-                SELECT r.* INTO fitted FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
+                SELECT r.*, false AS is_doubted INTO fitted
+                FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
             END IF;
         END IF;
         tag := this.tag;
@@ -589,12 +622,13 @@ BEGIN
             action := 'skip';
             detail := format('%s, who owns the table or its domain, may not issue the tag, so the column does not count: if it should, %s',
                 this.untrusted::regrole, missing_grant);
-        ELSIF this.untrusted_value >= greatest(next_after, 1) AND action <> 'skip' THEN
+        ELSIF fitted.is_doubted OR this.untrusted_value >= greatest(next_after, 1) AND action <> 'skip' THEN
+            skipped := skipped + (action <> 'skip')::integer;
             action := 'skip';
-            detail := format(
-                '%s, who owns the table or its domain, may not edit tags: if this value is right, SELECT * FROM %s(%L);',
-                this.untrusted::regrole, leaf_id_internal.leaf_function_name('leaf_sync'), tag);
-            skipped := skipped + 1;
+            -- By the name of the tag alone, columns of strangers would count, too.
+            detail := format('%s: if this column is right, SELECT * FROM %s(%L, %L, %L);',
+                coalesce(detail, this.untrusted::regrole || ', who owns the table or its domain, may not edit tags'),
+                leaf_id_internal.leaf_function_name('leaf_sync'), tag, relation, column_name);
         ELSIF this.is_hidden AND action <> 'skip' THEN
             -- Partitions and children that were not read have rows of their own.
             action := CASE action WHEN 'none' THEN 'skip' ELSE action END;

@@ -230,7 +230,7 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('cannot create tag "%s" with first id %s because columns hold that or larger ids', $1, $2),
             DETAIL = larger,
-            HINT = format('To create it above them: SELECT * FROM %s(%L);', leaf_id_internal.leaf_function_name('leaf_sync'), $1);
+            HINT = 'To create it above them: ' || leaf_id_internal.leaf_sync_statement($1, NULL, NULL);
     END IF;
     RETURN true;
 END

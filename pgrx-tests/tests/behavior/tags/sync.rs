@@ -137,6 +137,41 @@ fn a_tag_is_created_above_the_mark_of_its_name_or_not_at_all() {
     session.run("INSERT INTO last DEFAULT VALUES; INSERT INTO small DEFAULT VALUES");
 }
 
+/// By the name of the tag alone, a stranger's smallint would leave one id.
+#[test]
+fn what_a_hint_says_counts_no_strangers_column() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE a (id bigint DEFAULT leaf_segment_next('t'));
+         CREATE TABLE b (id bigint DEFAULT leaf_segment_next('t'), k int) PARTITION BY LIST (k);
+         CREATE TABLE b1 PARTITION OF b FOR VALUES IN (1);
+         INSERT INTO a VALUES (5); INSERT INTO b VALUES (70, 1);
+         CREATE ROLE stranger; GRANT CREATE ON SCHEMA public TO stranger; SET ROLE stranger;
+         CREATE TABLE small (id smallint DEFAULT leaf_segment_next('t'));
+         INSERT INTO small VALUES (32766); RESET ROLE",
+    );
+    let statement =
+        "SELECT public.leaf_sync('t', 'public.a', 'id'), public.leaf_sync('t', 'public.b', 'id');";
+    for call in [
+        "SELECT leaf_tag_create('t')",
+        "SELECT leaf_release('a', 'id')",
+    ] {
+        session.fails(call).hints(&format!(": {statement}"));
+    }
+    session.run(statement);
+    assert_eq!(session.next("t"), 71);
+    session.run("SELECT leaf_tag_grant('t', 'stranger')");
+    assert_eq!(
+        rows(&mut session, "leaf_check()"),
+        [
+            "t a id 5 72 72 none",
+            "t b id 70 72 72 none",
+            "t small id 32766 72 72 skip [stranger, who owns the table or its domain, may not edit tags: if this column is right, SELECT * FROM public.leaf_sync('t', 'public.small', 'id');]",
+        ]
+    );
+}
+
 #[test]
 fn two_calls_at_once_do_not_deadlock() {
     let server = Server::with_leaf_id(&[]);
