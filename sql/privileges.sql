@@ -208,7 +208,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_read_tables(text),
     leaf_id_internal.leaf_missing_grant(text, oid),
     leaf_id_internal.leaf_missing_grants(text),
-    leaf_id_internal.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint),
+    leaf_id_internal.leaf_create_for_columns(text, boolean, bigint, bigint, boolean, boolean, bigint),
     leaf_id_internal.leaf_raise_for_columns(text, boolean, bigint),
     leaf_id_internal.leaf_skip_ids(text, bigint),
     leaf_id_internal.leaf_tags_without_columns(text),

@@ -375,6 +375,7 @@ CREATE FUNCTION leaf_id_internal.leaf_create_for_columns(
     tag text,
     apply boolean,
     wanted bigint,
+    left_out bigint,
     may_raise boolean,
     is_incomplete boolean,
     tag_end bigint,
@@ -395,11 +396,13 @@ BEGIN
     END IF;
     last_id := greatest(wanted, leaf_id_internal.leaf_mark($1) - 1, 0);
     action := 'skip';
-    -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
-    is_doubted := NOT may_raise;
+    is_doubted := NOT may_raise OR left_out > last_id AND NOT is_incomplete;
     detail := CASE
-        WHEN is_doubted THEN 'it does not exist, and the owners of its tables may not edit tags'
+        -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
+        WHEN NOT may_raise THEN 'it does not exist, and the owners of its tables may not edit tags'
         WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
+        WHEN is_doubted THEN format(
+            'it does not exist, and %s does not count, in a partition or child whose owner may not edit tags', left_out)
         WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
         WHEN last_id >= tag_end THEN format(
             'ids of this name were issued up to %s, and no id above that is left in the type of the column: give it a wider type or, if none of them is in use any more, SELECT %s(%L, forget => true);',
@@ -423,7 +426,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id_internal.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint) IS
+COMMENT ON FUNCTION leaf_id_internal.leaf_create_for_columns(text, boolean, bigint, bigint, boolean, boolean, bigint) IS
     'Creates a tag that columns name, if that is safe; no action: it exists';
 
 CREATE FUNCTION leaf_id_internal.leaf_raise_for_columns(
@@ -556,7 +559,10 @@ BEGIN
             -- database; if the caller has named the tag; or if both may issue it, and it is below
             -- max_id, where it can cost only the cached ids.
             SELECT t.*, only_tag IS NOT NULL OR t.untrusted IS NULL AS may_raise,
-                only_tag IS NOT NULL OR t.counts AS is_counted, l.max_id
+                only_tag IS NOT NULL OR t.counts AS is_counted, l.max_id,
+                -- A partition or child is there by the word of the owner above: it keeps a missing tag from being
+                -- created below its value.
+                bool_or(t.untrusted IS NULL) OVER (PARTITION BY t.root, t.column_name) AS is_placed
             FROM leaf_id_internal.leaf_read_tables(only_tag) t
             LEFT JOIN leaf_id.leaf_alloc l ON l.biz_tag = t.tag
         ), columns AS (
@@ -576,16 +582,17 @@ BEGIN
                 WHERE c.oid = CASE WHEN t.unread IS NULL THEN t.root ELSE t.member END) r
             GROUP BY t.tag, t.root, r.relation, r.relowner, t.column_name, t.expression, t.unread
         ), tags AS (
-            -- The largest value that counts; any column counts; one that counts was not read; the
-            -- smallest end of those that count and were.
+            -- The largest value that counts, and of partitions and children that do not; any column
+            -- counts; one that counts was not read; the smallest end of those that count and were.
             SELECT t.tag,
                 max(t.largest) FILTER (WHERE t.may_raise OR t.is_counted AND t.largest < t.max_id) AS wanted,
+                max(t.largest) FILTER (WHERE t.is_placed AND NOT t.may_raise) AS left_out,
                 bool_or(t.may_raise) FILTER (WHERE t.unread IS NULL) AS may_raise,
-                bool_or(t.is_hidden AND t.may_raise) AS is_incomplete,
+                bool_or(t.is_hidden AND (t.may_raise OR t.is_placed)) AS is_incomplete,
                 min(t.type_end) FILTER (WHERE t.may_raise AND t.unread IS NULL) AS tag_end
             FROM tables t GROUP BY t.tag
         )
-        SELECT c.*, t.wanted, t.may_raise, t.is_incomplete, t.tag_end
+        SELECT c.*, t.wanted, t.left_out, t.may_raise, t.is_incomplete, t.tag_end
         FROM columns c JOIN tags t ON t.tag IS NOT DISTINCT FROM c.tag
         ORDER BY c.tag COLLATE "C" NULLS FIRST, c.unread NULLS FIRST, c.relation::regclass::text, c.column_name
     LOOP
@@ -598,7 +605,7 @@ BEGIN
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id_internal.leaf_create_for_columns(
-                this.tag, apply, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
+                this.tag, apply, this.wanted, this.left_out, this.may_raise, this.is_incomplete, this.tag_end) c;
             IF fitted.action IS NULL THEN
                 SELECT r.*, false AS is_doubted INTO fitted
                 FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
@@ -622,7 +629,9 @@ BEGIN
             action := 'skip';
             detail := format('%s, who owns the table or its domain, may not issue the tag, so the column does not count: if it should, %s',
                 this.untrusted::regrole, missing_grant);
-        ELSIF fitted.is_doubted OR this.untrusted_value >= greatest(next_after, 1) AND action <> 'skip' THEN
+        ELSIF fitted.is_doubted AND (NOT this.may_raise OR this.counts AND this.untrusted_value = this.left_out)
+            OR this.untrusted_value >= greatest(next_after, 1) AND action <> 'skip'
+        THEN
             skipped := skipped + (action <> 'skip')::integer;
             action := 'skip';
             -- By the name of the tag alone, columns of strangers would count, too.
@@ -706,7 +715,7 @@ BEGIN
     END IF;
     max_in_column := leaf_id_internal.leaf_largest_value($2, $3);
     SELECT c.next_after, c.action, c.detail INTO next_after, action, detail
-    FROM leaf_id_internal.leaf_create_for_columns($1, true, coalesce(max_in_column, 0), true, false, type_end) c;
+    FROM leaf_id_internal.leaf_create_for_columns($1, true, coalesce(max_in_column, 0), NULL, true, false, type_end) c;
     IF action IS NULL THEN
         SELECT r.next_before, r.next_after, r.action, r.detail INTO next_before, next_after, action, detail
         FROM leaf_id_internal.leaf_raise_for_columns($1, true, max_in_column) r;

@@ -172,6 +172,59 @@ fn what_a_hint_says_counts_no_strangers_column() {
     );
 }
 
+/// Its owner may not raise a tag, but the table above is the word of one who may. Before: the tag was
+/// created below the ids in the partition.
+#[test]
+fn no_tag_is_created_below_ids_in_a_partition_of_another_role() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE p (id bigint DEFAULT leaf_segment_next('p'), k int) PARTITION BY LIST (k);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
+         CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2);
+         CREATE TABLE q (id bigint DEFAULT leaf_segment_next('p'));
+         INSERT INTO p VALUES (5, 1), (900, 2); INSERT INTO q VALUES (70);
+         CREATE ROLE app; ALTER TABLE p2 OWNER TO app;
+         CREATE ROLE stranger; GRANT CREATE ON SCHEMA public TO stranger; SET ROLE stranger;
+         CREATE TABLE theirs (id bigint DEFAULT leaf_segment_next('p'));
+         INSERT INTO theirs VALUES (5000); RESET ROLE",
+    );
+    let mut other = server.session();
+    other.run("BEGIN; LOCK TABLE p2");
+    let unread = "skip [it does not exist, and not all of its columns could be read]";
+    assert_eq!(
+        rows(&mut session, "leaf_sync()"),
+        [
+            format!("p p id 5 {unread}"),
+            format!("p q id 70 {unread}"),
+            format!("p theirs id 5000 {unread}"),
+            "p p2 id skip [it is locked by another session: try again]".into(),
+        ]
+    );
+    other.run("COMMIT");
+    let refused = "it does not exist, and 900 does not count, in a partition or child whose owner may not edit tags";
+    let statement = "SELECT * FROM public.leaf_sync('p', 'public.p', 'id');";
+    for call in ["leaf_check()", "leaf_sync()"] {
+        assert_eq!(
+            rows(&mut session, call),
+            [
+                format!("p p id 900 skip [{refused}: if this column is right, {statement}]"),
+                format!("p q id 70 skip [{refused}]"),
+                format!("p theirs id 5000 skip [{refused}]"),
+            ]
+        );
+    }
+    // What is not above the others is in no one's way, nor is a stranger's own table.
+    session.run("BEGIN; INSERT INTO q VALUES (900)");
+    assert_eq!(
+        rows(&mut session, "leaf_sync()")[..2],
+        ["p p id 900 901 create", "p q id 900 901 create"]
+    );
+    session.run("ROLLBACK");
+    session.run(statement);
+    assert_eq!(session.next("p"), 901);
+}
+
 #[test]
 fn two_calls_at_once_do_not_deadlock() {
     let server = Server::with_leaf_id(&[]);
