@@ -3,7 +3,9 @@
 
 use std::io;
 
-use leaf_id_core::lease::{Effect, Grant, Heard, Lease, LeaseHolder, Question, Status, Step};
+use leaf_id_core::lease::{
+    Effect, Grant, Heard, Lease, LeaseHolder, MAX_RETRY_MS, Question, Status, Step,
+};
 
 use crate::files;
 use crate::files::lease::HolderIdentity;
@@ -145,7 +147,10 @@ impl LeaseClient {
                 self.note_answer(&heard, &detail.get(), &effect);
                 (effect, WorkerIdSource::Registry)
             }
-            LeaseReply::Failed(error) => (self.fail(&error.get()), WorkerIdSource::File),
+            LeaseReply::Failed(error) => {
+                let sent = self.area.registry().was_sent(number);
+                (self.fail(&error.get(), sent), WorkerIdSource::File)
+            }
         };
         self.follow(effect, source)
     }
@@ -168,7 +173,7 @@ impl LeaseClient {
     fn ask(&mut self) -> Effect {
         self.holder.prepare(token);
         if self.write_down().is_err() {
-            let effect = self.holder.unsent(pg::clocks());
+            let effect = self.holder.unsent(pg::clocks(), RETRY_MS);
             return self.follow(effect, WorkerIdSource::File);
         }
         let question = self.holder.ask();
@@ -180,7 +185,7 @@ impl LeaseClient {
         let database = match database {
             Ok(database) => database,
             Err(error) => {
-                let effect = self.fail(&error);
+                let effect = self.fail(&error, false);
                 return self.follow(effect, WorkerIdSource::File);
             }
         };
@@ -234,7 +239,8 @@ impl LeaseClient {
         }
     }
 
-    fn fail(&mut self, error: &str) -> Effect {
+    /// Handles a question without an answer. `sent`: the registry was asked, or cannot be reached.
+    fn fail(&mut self, error: &str, sent: bool) -> Effect {
         let now = pg::clocks();
         let registry = &self.identity.registry;
         self.area.registry().tell_lease(|status| {
@@ -245,9 +251,17 @@ impl LeaseClient {
             Some(_) => "; snowflake ids stop when the lease is used up",
             None => "",
         };
-        let text = format!("worker registry \"{registry}\" does not answer{effect}: {error}");
-        self.log(text);
-        self.holder.fail(now)
+        let what = if sent {
+            format!("worker registry \"{registry}\" does not answer")
+        } else {
+            format!("could not ask worker registry \"{registry}\"")
+        };
+        self.log(format!("{what}{effect}: {error}"));
+        if sent {
+            self.holder.fail(now)
+        } else {
+            self.holder.unsent(now, MAX_RETRY_MS)
+        }
     }
 
     /// Logs a problem once.

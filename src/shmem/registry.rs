@@ -1,8 +1,9 @@
 //! Mailbox between the launcher and the registrar, and the lease status shown to sessions.
 //!
 //! 1. The launcher stores a request under a new number and starts a registrar with that number.
-//! 2. The registrar takes the request by its number and stores the reply, which wakes the launcher.
-//!    A reply to an abandoned request is dropped.
+//! 2. The registrar takes the request by its number, and notes it as sent once the registry is reached,
+//!    or cannot be.
+//! 3. It stores the reply, which wakes the launcher. A reply to an abandoned request is dropped.
 //!
 //! Protected by its own lock.
 
@@ -100,6 +101,8 @@ impl LeaseStatus {
 pub struct RegistryMailbox {
     number: u64,
     request: Option<LeaseQuestion>,
+    /// The registry was asked, or cannot be reached.
+    sent: bool,
     reply: Option<LeaseReply>,
     status: LeaseStatus,
 }
@@ -109,6 +112,7 @@ impl RegistryMailbox {
     pub const NEW: Self = Self {
         number: 0,
         request: None,
+        sent: false,
         reply: None,
         status: LeaseStatus::NONE,
     };
@@ -131,6 +135,7 @@ impl<'a> Registry<'a> {
         self.mailbox.with(|mailbox| {
             mailbox.number += 1;
             mailbox.request = Some(request);
+            mailbox.sent = false;
             mailbox.reply = None;
             mailbox.number
         })
@@ -150,6 +155,18 @@ impl<'a> Registry<'a> {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.request.take()).flatten()
         })
+    }
+
+    /// Notes that the registry is asked request `number`, or cannot be reached.
+    pub fn note_sent(&self, number: u64) {
+        self.mailbox
+            .with(|mailbox| mailbox.sent |= mailbox.number == number);
+    }
+
+    /// True if that was noted of request `number`.
+    pub fn was_sent(&self, number: u64) -> bool {
+        self.mailbox
+            .read(|mailbox| mailbox.sent && mailbox.number == number)
     }
 
     /// Stores the reply to request `number`, unless that was replaced or has a reply.

@@ -49,9 +49,9 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
     settings::pin();
     pg::report_activity(Some(c"ask the worker registry"));
     let result = if request.server.get().is_empty() {
-        ask_here(&request)
+        ask_here(area, &request, number)
     } else {
-        ask_there(&request, number)
+        ask_there(area, &request, number)
     };
     let reply = result.unwrap_or_else(|message| LeaseReply::Failed(Explanation::new(&message)));
     area.registry().reply(number, reply);
@@ -89,8 +89,8 @@ fn understand(
     Ok(LeaseReply::Answered(heard, Explanation::new(&detail)))
 }
 
-/// Sends the request to the registry in this database.
-fn ask_here(request: &LeaseQuestion) -> Result<LeaseReply, String> {
+/// Sends the request with this number to the registry in this database.
+fn ask_here(area: &Area, request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
     }
@@ -99,6 +99,7 @@ fn ask_here(request: &LeaseQuestion) -> Result<LeaseReply, String> {
         if !lease::registry::is_here() {
             return Err("extension \"leaf_id\" is not installed in its database".to_string());
         }
+        area.registry().note_sent(number);
         sent = pg::clocks();
         let reply = lease::registry::ask(true, || Ok(asked(request, sent)));
         reply.map_err(|failure| failure.report().message().to_string())
@@ -115,7 +116,7 @@ fn destination(request: &LeaseQuestion) -> Result<Destination, String> {
 }
 
 /// Sends the request with this number to the registry on the foreign server.
-fn ask_there(request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
+fn ask_there(area: &Area, request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
     let destination = destination(request)?;
     let mut connection = Connection::new("leaf_worker_lease");
     // Start with a different host each time, since a silent one uses up the timeout.
@@ -125,7 +126,12 @@ fn ask_there(request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String>
     let mut sent = pg::clocks();
     loop {
         let now = Instant::now();
-        match connection.turn(now) {
+        let event = connection.turn(now);
+        // It was reached, cannot be, or says nothing.
+        if event.is_some() || patience.left(now).is_zero() {
+            area.registry().note_sent(number);
+        }
+        match event {
             Some(Event::Opened) => {
                 sent = pg::clocks();
                 let asked = connection.ask(&asked(request, sent), patience.left(now), now);

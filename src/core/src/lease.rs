@@ -15,6 +15,7 @@
 //! | holding | a refusal, or no answer | holding, up to R |
 //! | remembering a grant of an earlier run | no answer | holding |
 //! | remembering, or without a grant | a refusal | without a grant |
+//! | any | a question that was not sent | the same |
 
 use serde::{Deserialize, Serialize};
 
@@ -252,9 +253,9 @@ pub struct LeaseHolder {
 
 /// Initial retry interval, in milliseconds.
 const RETRY_MS: i64 = 1000;
-/// Max retry interval. A tenth of what is granted ahead applies if shorter, but at least
-/// [`MIN_RETRY_MS`].
-const MAX_RETRY_MS: i64 = 30_000;
+/// Max retry interval, in milliseconds. A tenth of what is granted ahead applies if shorter, but at
+/// least 100 ms.
+pub const MAX_RETRY_MS: i64 = 30_000;
 const MIN_RETRY_MS: i64 = 100;
 /// At once.
 const NOW: Clocks = Clocks {
@@ -339,11 +340,11 @@ impl LeaseHolder {
         }
     }
 
-    /// Handles a question that was not sent, since it could not be written down. A grant of an earlier
-    /// run is not used: the registry, which may know better, was not asked.
-    pub fn unsent(&mut self, now: Clocks) -> Effect {
-        self.again(now, RETRY_MS);
-        match self.lease.grant {
+    /// Handles a question that was not sent. A grant of an earlier run is not used: the registry, which
+    /// may know better, was not asked. `longest_ms`: max retry interval.
+    pub fn unsent(&mut self, now: Clocks, longest_ms: i64) -> Effect {
+        self.again(now, longest_ms);
+        match self.grant() {
             Some(_) => Effect::Keep,
             None => Effect::Close(Refusal::NoAnswer),
         }

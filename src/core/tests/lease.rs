@@ -12,8 +12,8 @@
 )]
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, Peers, Question, Status,
-    Step,
+    Answer, Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, MAX_RETRY_MS, Peers,
+    Question, Status, Step,
 };
 use leaf_id_core::state::Refusal;
 
@@ -163,6 +163,21 @@ fn each_row_of_the_table_holds() {
     assert_eq!(server.holder.grant(), Some(GRANT));
     assert_eq!(server.ask_and_fail(), Effect::Keep);
     assert_eq!(Server::new(FILE).ask_and_hear(granted(GRANT)), USED);
+    // A question that was not sent: nothing changes, and the next one is the same.
+    for (mut server, effect, unanswered) in [
+        (Server::new(Lease::default()), NO_ANSWER, NO_ANSWER),
+        (Server::holding(), Effect::Keep, Effect::Keep),
+        (Server::restarted(), Effect::Keep, Effect::Keep),
+        (Server::new(FILE), NO_ANSWER, USED),
+    ] {
+        let question = server.ask();
+        let (lease, grant) = (*server.holder.lease(), server.holder.grant());
+        assert_eq!(server.holder.unsent(BEGIN, MAX_RETRY_MS), effect);
+        assert_eq!(*server.holder.lease(), lease);
+        assert_eq!(server.holder.grant(), grant);
+        assert_eq!(server.ask(), question);
+        assert_eq!(server.holder.fail(BEGIN), unanswered);
+    }
 
     for (status, refusal) in REFUSALS {
         let refused = answer(Err(status));
@@ -390,6 +405,15 @@ fn questions_are_due_in_time() {
         for pause in up_to_a_tenth {
             again(&mut server);
             assert_eq!(server.asks_after(), pause, "{status:?}");
+        }
+    }
+    // After questions that were not sent, too, or more often.
+    for (longest_ms, pauses) in [(MAX_RETRY_MS, doubled), (1_000, [1_000; 7])] {
+        let mut server = Server::new(FILE);
+        for pause in pauses {
+            server.ask();
+            server.holder.unsent(BEGIN, longest_ms);
+            assert_eq!(server.asks_after(), pause);
         }
     }
     // The bounds of the pauses.

@@ -21,7 +21,9 @@ mod report;
 mod search;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, Question};
+use leaf_id_core::lease::{
+    Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, MAX_RETRY_MS, Question,
+};
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Holder, LeaseRequest, Next, Place, Registry, Reply,
     Requester,
@@ -375,7 +377,7 @@ impl Node {
         let token = self.draw();
         self.holder.prepare(|| token);
         let effect = if rules.hold(Rule::AskedFirst) {
-            self.holder.unsent(clocks)
+            self.holder.unsent(clocks, MAX_RETRY_MS)
         } else {
             self.holder.fail(clocks)
         };

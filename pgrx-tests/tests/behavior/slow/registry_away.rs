@@ -209,9 +209,10 @@ fn away_at_start_without_a_file() {
     }
 }
 
-/// Starts a server while the registry is down: it must issue nothing until the registry is back.
+/// Checks that a server that has just started issues nothing, although it has noticed that the registry
+/// says nothing.
 #[track_caller]
-fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
+fn assert_no_id(server: &Server) {
     let mut session = server.session();
     wait_until(LIMIT, "the first failure", || {
         session.snowflake_status::<bool>("not_renewed_since IS NOT NULL")
@@ -220,8 +221,124 @@ fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
         let failure = session.try_snowflake().unwrap_err();
         assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
     }
+}
+
+/// Starts a server while the registry is down: it must issue nothing until the registry is back.
+#[track_caller]
+fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
+    assert_no_id(server);
     place.proxy.set(Mode::Pass);
-    session.next_snowflake()
+    server.session().next_snowflake()
+}
+
+/// What keeps a server from asking its registry: in which database, how it begins and ends, and what is
+/// shown.
+const OBSTACLES: [[&str; 4]; 3] = [
+    [
+        "postgres",
+        "ALTER DATABASE gate RENAME TO aside",
+        "ALTER DATABASE aside RENAME TO gate",
+        "database \"gate\" does not exist",
+    ],
+    [
+        "gate",
+        "ALTER SERVER leaf_central RENAME TO aside",
+        "ALTER SERVER aside RENAME TO leaf_central",
+        "server \"leaf_central\" does not exist",
+    ],
+    [
+        "gate",
+        "ALTER SERVER leaf_central OPTIONS (ADD sslrootcert '/')",
+        "ALTER SERVER leaf_central OPTIONS (DROP sslrootcert)",
+        "sslrootcert is not a regular file",
+    ],
+];
+
+/// A member whose foreign server is in database `gate`.
+fn member_by_gate(registry: &Registry) -> Server {
+    let server = Server::start_unrelated(1, &IMPATIENT);
+    let mut session = server.session();
+    session.run("CREATE EXTENSION leaf_id");
+    session.run("CREATE DATABASE gate");
+    let mut gate = server.session_in("gate");
+    gate.run("CREATE EXTENSION dblink");
+    gate.create_foreign_server(CENTRAL, &[registry.server.dir()]);
+    server.lease(&format!("gate/{CENTRAL}"), "a");
+    server
+}
+
+/// Its registry, which may know better, was not asked. Before: the file was used as if it had been.
+#[test]
+fn unasked_at_start_the_file_does_not_serve() {
+    let registry = registry_ahead(LONG_MS);
+    let server = member_by_gate(&registry);
+    let mut last = server.session().next_snowflake();
+    for [database, begin, end, why] in OBSTACLES {
+        println!("{why}");
+        server.session_in(database).run(begin);
+        server.restart();
+        assert_no_id(&server);
+        let mut session = server.session();
+        assert_eq!(session.snowflake_status::<String>("registry_error"), why);
+        let problems: Vec<String> = session.column("SELECT what FROM leaf_id.problems");
+        let is_said = |what: &String| what.starts_with("no snowflake ids") && what.ends_with(why);
+        assert!(problems.iter().any(is_said), "{problems:?}");
+        server.session_in(database).run(end);
+        let id = session.next_snowflake();
+        assert_eq!(worker_of(id), worker_of(last));
+        assert!(id > last);
+        last = id;
+        let warning = format!("could not ask worker registry \"gate/{CENTRAL}\": {why}");
+        assert_eq!(server.log().matches(&warning).count(), 1, "logged once");
+    }
+}
+
+/// As before: nothing of that stops a server that has a lease.
+#[test]
+fn unasked_a_holder_goes_on() {
+    // Asked every 5 s.
+    let registry = registry_ahead(15_000);
+    let server = member_by_gate(&registry);
+    let mut session = server.session();
+    let mut last = session.next_snowflake();
+    for [database, begin, end, why] in OBSTACLES {
+        println!("{why}");
+        server.session_in(database).run(begin);
+        wait_until(LIMIT, "the failure", || {
+            session.snowflake_status::<bool>("not_renewed_since IS NOT NULL")
+        });
+        assert_eq!(session.snowflake_status::<String>("registry_error"), why);
+        let id = session.try_snowflake().unwrap();
+        assert_eq!(worker_of(id), worker_of(last));
+        assert!(id > last);
+        last = id;
+        server.session_in(database).run(end);
+        wait_until(LIMIT, "the renewal", || {
+            session.snowflake_status::<bool>("not_renewed_since IS NULL")
+        });
+    }
+    assert!(registry.holder(worker_of(last) + 1).is_none());
+}
+
+/// Nothing that asks the registry can be started.
+#[test]
+fn without_a_worker_slot_at_start_the_file_does_not_serve() {
+    let place = Place::new(LONG_MS);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    let restart_with = |slots| {
+        server.configure("max_worker_processes", slots);
+        server.restart();
+    };
+    // For the launcher and logical replication.
+    restart_with("2");
+    assert_no_id(server);
+    let error = "all background worker slots are in use";
+    assert_eq!(place.status("registry_error"), error);
+    restart_with("8");
+    let id = server.session().next_snowflake();
+    assert_eq!(worker_of(id), worker_of(last));
+    assert!(id > last);
 }
 
 /// Nor is there anything to wait for: it is another server.
