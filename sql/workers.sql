@@ -144,6 +144,18 @@ CREATE TRIGGER leaf_registry_awaits_renewals
     BEFORE UPDATE OF grant_ahead_ms ON leaf_id.leaf_registry
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_await_renewals();
 
+-- Prepared, it would keep its locks over restarts, and no lease would be renewed.
+CREATE FUNCTION leaf_id_internal.leaf_registry_edited() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_registry_edited_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_registry_edited() IS
+    'Trigger: a transaction that has edited the worker registry cannot be prepared';
+CREATE TRIGGER leaf_registry_edited
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON leaf_id.leaf_registry
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_registry_edited();
+CREATE TRIGGER leaf_worker_edited
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON leaf_id.leaf_worker
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_registry_edited();
+
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 

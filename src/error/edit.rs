@@ -84,9 +84,9 @@ impl EditError {
             ),
             Self::Prepared => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
-                "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc",
+                "cannot PREPARE a transaction that has changed tags or the worker registry",
             )
-            .set_hint("Change tags in a separate transaction, and COMMIT that."),
+            .set_hint("Change them in a separate transaction, and COMMIT that."),
             Self::NotManager { role } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 "permission denied to manage tags",

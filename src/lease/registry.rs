@@ -16,6 +16,7 @@ use crate::pg::{
     self, Access, Client, INTERNAL_SCHEMA, LockedAtOnce, Privilege, Shape, Table, Type, Value,
 };
 use crate::remote::serve;
+use crate::tags::transaction;
 
 static WORKER: Shape = Shape::new(
     c"leaf_worker",
@@ -240,11 +241,13 @@ pub fn leases() -> Result<Vec<Lease>, Failure> {
     Ok(stored.iter().map(lease).collect())
 }
 
-/// Changes the row of a worker id, inserting it if needed.
+/// Changes the row of a worker id, inserting it if needed. It and the registry's stay locked, so the
+/// transaction cannot be prepared.
 fn change(
     worker_id: i32,
     change: impl FnOnce(&Registry, Row) -> Result<Row, Failure>,
 ) -> Result<(), Failure> {
+    transaction::watch();
     let client = pg::client();
     // Exclude claims that look for a worker id without a row.
     let mut opened = Opened::new()?;

@@ -85,7 +85,7 @@ struct Edits {
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
 /// True if `EDITS` is not empty; for the hot path.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// This transaction has written to `leaf_alloc`, or forgotten a name.
+/// This transaction has written to `leaf_alloc`, forgotten a name, or edited the worker registry.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 /// The issued ids have been written to the rows; no more can be issued before the commit.
 static ISSUED_WRITTEN: AtomicBool = AtomicBool::new(false);
@@ -345,8 +345,8 @@ pub fn note_truncate(relation: u32) {
         .mark_all_edited(pg::database(), Some(relation), true);
 }
 
-/// Registers the transaction callbacks; called before writes to `leaf_alloc`, and before a name is
-/// forgotten.
+/// Registers the transaction callbacks; called before writes to `leaf_alloc`, before a name is
+/// forgotten, and at edits of the worker registry. The transaction cannot be prepared.
 pub fn watch() {
     static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
         transaction: on_transaction,

@@ -522,3 +522,32 @@ fn under_load_no_id_has_two_holders() {
     }
     assert!(compared > 10, "only {compared} changes of a holder");
 }
+
+/// Its locks would outlast restarts, and no lease would be renewed.
+#[test]
+fn an_edit_cannot_be_prepared() {
+    let server = Server::with_leaf_id(&[("max_prepared_transactions", "1")]);
+    let mut session = server.session();
+    session.run("SELECT leaf_id.leaf_worker_retire(1)");
+    for edit in [
+        "SELECT leaf_id.leaf_worker_retire(2)",
+        "SELECT leaf_id.leaf_worker_retire(1, false)",
+        "SELECT leaf_id.leaf_worker_set_aside(3, now())",
+        "UPDATE leaf_id.leaf_registry SET grant_ahead_ms = 9000",
+        "UPDATE leaf_id.leaf_registry SET max_skew_ms = 900",
+        "DELETE FROM leaf_id.leaf_registry",
+        "INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (9000)
+             ON CONFLICT (one) DO UPDATE SET grant_ahead_ms = excluded.grant_ahead_ms",
+        "INSERT INTO leaf_id.leaf_worker (worker_id) VALUES (4)",
+        "UPDATE leaf_id.leaf_worker SET retired = false",
+        "TRUNCATE leaf_id.leaf_worker",
+    ] {
+        session.run(&format!("BEGIN; {edit}"));
+        session
+            .fails("PREPARE TRANSACTION 'p'")
+            .is("0A000")
+            .says("the worker registry");
+    }
+    session.run("BEGIN; SELECT FROM leaf_id.leaf_registry; PREPARE TRANSACTION 'p'");
+    session.run("ROLLBACK PREPARED 'p'");
+}
