@@ -54,6 +54,11 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_restart(text, bigint) IS 'A HINT: how to restart a series';
 
+CREATE FUNCTION leaf_id_internal.leaf_gapless_raise(series text, last_number bigint) RETURNS boolean
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_raise_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_raise(text, bigint) IS
+    'Raises the row of a gapless series to this number and to the mark of its name; false: there is no such row';
+
 CREATE FUNCTION leaf_id_internal.leaf_gapless_edit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -78,8 +83,7 @@ BEGIN
     END IF;
     IF replicated THEN
         -- An error would stop the apply worker with all its tables.
-        UPDATE leaf_id.leaf_gapless g SET last_number = wanted WHERE g.series = NEW.series;
-        IF FOUND THEN
+        IF leaf_id_internal.leaf_gapless_raise(NEW.series, wanted) THEN
             RETURN NULL;
         END IF;
     END IF;
@@ -102,11 +106,6 @@ CREATE TRIGGER leaf_gapless_edit
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_gapless
     FOR EACH ROW EXECUTE FUNCTION leaf_id_internal.leaf_gapless_edit();
 
-CREATE FUNCTION leaf_id_internal.leaf_gapless_raise(series text) RETURNS void
-    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_raise_wrapper';
-COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_raise(text) IS
-    'Raises the row of a gapless series to the mark of its name';
-
 CREATE FUNCTION leaf_id_internal.leaf_gapless_follow() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -125,11 +124,6 @@ BEGIN
         RAISE EXCEPTION 'leaf_id.leaf_gapless can be truncated only in a READ COMMITTED transaction'
             USING ERRCODE = 'feature_not_supported';
     END IF;
-    IF TG_OP IN ('INSERT', 'UPDATE') THEN
-        -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark.
-        -- With a new snapshot, whatever the transaction's isolation.
-        PERFORM leaf_id_internal.leaf_gapless_raise(NEW.series);
-    END IF;
     FOR gone IN
         SELECT (OLD).* WHERE TG_OP IN ('UPDATE', 'DELETE')
         UNION ALL
@@ -142,9 +136,11 @@ BEGIN
         ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high)
         RETURNING m.high INTO mark;
     END LOOP;
-    IF TG_OP = 'UPDATE' THEN
-        -- See leaf_alloc_mark().
-        UPDATE leaf_id.leaf_gapless g SET last_number = mark - 1 WHERE g.series = NEW.series AND g.last_number < mark - 1;
+    IF TG_OP IN ('INSERT', 'UPDATE') THEN
+        -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark, or
+        -- for the mark of the name that it leaves to be raised. With a new snapshot, whatever the
+        -- transaction's isolation.
+        PERFORM leaf_id_internal.leaf_gapless_raise(NEW.series, coalesce(mark - 1, 0));
     END IF;
     RETURN NULL;
 END

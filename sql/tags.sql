@@ -52,7 +52,6 @@ AS $$
 DECLARE
     gone record;
     before bigint;
-    mark bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.biz_tag = NEW.biz_tag THEN
         IF OLD.incarnation <> NEW.incarnation THEN
@@ -80,13 +79,8 @@ BEGIN
         VALUES (gone.biz_tag, leaf_id.leaf_left(
             greatest(gone.max_id, before, leaf_id_internal.leaf_next_here(gone.biz_tag)),
             gone.step, gone.max_step, gone.system_identifier, gone.timeline, gone.largest_claim, gone.server IS NOT NULL))
-        ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high)
-        RETURNING m.high INTO mark;
+        ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
-    IF TG_OP = 'UPDATE' AND NEW.max_id < mark THEN
-        -- The mark was raised since the row left its name.
-        UPDATE leaf_id.leaf_alloc a SET max_id = mark WHERE a.biz_tag = NEW.biz_tag AND a.max_id < mark;
-    END IF;
     RETURN NULL;
 END
 $$;

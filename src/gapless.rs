@@ -76,21 +76,22 @@ fn lock(series: &[u8]) -> Result<(Table, Option<Row>), Failure> {
     Ok((table, stored))
 }
 
-/// Raises the row of a series that has come under its name to the mark: as
-/// `tags::trigger::meet_mark`.
+/// Raises the row of a series to this number and to the mark of its name; false if there is no such row.
+/// By oid, so that no trigger of others runs with the rights of ours, as in `tags::trigger::meet_mark`.
 ///
 /// # Errors
 /// A table was altered.
-pub fn raise_to_mark(series: &[u8]) -> Result<(), Failure> {
+pub fn raise(series: &[u8], last_number: i64) -> Result<bool, Failure> {
     let (table, stored) = lock(series)?;
     let Some(stored) = stored else {
-        return Ok(());
+        return Ok(false);
     };
-    let last = mark::lock_in(&MARKS, &Value::Text(series))?.high() - 1;
+    let mark = mark::lock_in(&MARKS, &Value::Text(series))?;
+    let last = last_number.max(mark.high() - 1).min(MAX);
     if stored.bigint(LAST_NUMBER) < Some(last) {
         table.update(&stored, &[(LAST_NUMBER, Value::Bigint(last))]);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Handles a mark that SQL inserts, of a series or of a tag: as [`mark::arrives`]. It stays locked, so the

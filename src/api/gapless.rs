@@ -3,7 +3,7 @@
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-use super::call::{finish, text, trigger_call};
+use super::call::{finish, second_bigint, text, trigger_call};
 use crate::gapless;
 use crate::pg::{self, RawDatum};
 
@@ -14,9 +14,10 @@ fn leaf_gapless_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 }
 
 #[pg_extern(strict, sql = false)]
-fn leaf_gapless_raise(fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: a call of the SQL function of this name.
-    finish(gapless::raise_to_mark(unsafe { text(fcinfo, 0) }));
+fn leaf_gapless_raise(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: a call of the SQL function of this name, which is strict.
+    let (series, last_number) = unsafe { (text(fcinfo, 0), second_bigint(fcinfo)) };
+    finish(gapless::raise(series, last_number))
 }
 
 #[pg_extern(sql = false)]
