@@ -98,6 +98,8 @@ const AUTO: &CStr = c"auto";
 /// The `leaf_id.worker_id` that this process has checked last is not valid: that before stays in force.
 /// Other processes than the launcher also check what ALTER SYSTEM is to set.
 static WORKER_ID_INVALID: AtomicBool = AtomicBool::new(false);
+/// It came from the configuration file, and goes with its line.
+static WORKER_ID_FROM_FILE: AtomicBool = AtomicBool::new(false);
 /// Max length of the name of a database, a foreign server or a node, in bytes.
 pub const MAX_NAME: usize = 63;
 
@@ -116,21 +118,28 @@ pub fn is_worker_id_invalid() -> bool {
     WORKER_ID_INVALID.load(Ordering::Relaxed)
 }
 
-/// Called by the launcher when it starts. It has inherited the postmaster's result, which stays after
-/// the line that is not valid was removed: there is nothing to check then.
-pub fn check_worker_id_again() {
-    if is_worker_id_invalid() {
-        WORKER_ID_INVALID.store(false, Ordering::Relaxed);
-        pg::reload();
+/// Reloads the configuration after SIGHUP; called by the launcher.
+pub fn reload_if_asked() {
+    if pg::reload_is_asked() {
+        reload(pg::reload_if_asked);
     }
 }
 
-/// Reloads the configuration after SIGHUP; called by the launcher. A value in the file is checked even
-/// if it is the one in force; none is checked where the file has none.
-pub fn reload_if_asked() {
-    if pg::reload_is_asked() {
-        WORKER_ID_INVALID.store(false, Ordering::Relaxed);
-        pg::reload_if_asked();
+/// Called by the launcher when it starts: what it has inherited from the postmaster is from the last time
+/// that there was a worker id to check.
+pub fn check_worker_id_again() {
+    if is_worker_id_invalid() {
+        reload(pg::reload);
+    }
+}
+
+/// Reloads the configuration. A worker id in the file is checked even if it is the one in force; nothing is
+/// checked where the file has none any more, or cannot be read.
+fn reload(reload: impl FnOnce() -> bool) {
+    let from_file = WORKER_ID_FROM_FILE.load(Ordering::Relaxed);
+    let before = WORKER_ID_INVALID.fetch_and(!from_file, Ordering::Relaxed);
+    if !reload() {
+        WORKER_ID_INVALID.store(before, Ordering::Relaxed);
     }
 }
 
@@ -239,7 +248,8 @@ struct TextSetting {
     value: &'static GucSetting<Option<std::ffi::CString>>,
     /// Fixed at server start.
     is_fixed: bool,
-    allows: fn(&CStr) -> bool,
+    /// Whether it is valid; and the second: whether it comes from the configuration file.
+    allows: fn(&CStr, bool) -> bool,
     /// DETAIL of the error for a value that is not allowed.
     detail: fn() -> Cow<'static, str>,
 }
@@ -252,7 +262,7 @@ static TEXTS: [TextSetting; 5] = [
         long: c"41/6/6 gives ids that are exact in JavaScript. Ids of one layout may equal those of another.",
         value: &SNOWFLAKE_LAYOUT,
         is_fixed: true,
-        allows: |value| parse_layout(value).is_some(),
+        allows: |value, _| parse_layout(value).is_some(),
         detail: || Layout::ALLOWED.into(),
     },
     TextSetting {
@@ -261,9 +271,10 @@ static TEXTS: [TextSetting; 5] = [
         long: c"A number, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
         value: &WORKER_ID,
         is_fixed: false,
-        allows: |value| {
+        allows: |value, from_file| {
             let is_valid = parse_worker_id(value).is_some();
             WORKER_ID_INVALID.store(!is_valid, Ordering::Relaxed);
+            WORKER_ID_FROM_FILE.store(from_file, Ordering::Relaxed);
             is_valid
         },
         detail: || worker_id_allowed().into(),
@@ -277,7 +288,7 @@ static TEXTS: [TextSetting; 5] = [
         // No id has an earlier timestamp. Checked only when set: a clock set back later does not
         // invalidate the epoch. The default is in the past, whatever a clock says that is not set
         // yet; the server has to start.
-        allows: |value| {
+        allows: |value, _| {
             parse_epoch(value).is_some_and(|ms| ms == DEFAULT_EPOCH_MS || ms <= pg::now_ms())
         },
         detail: || {
@@ -290,7 +301,7 @@ static TEXTS: [TextSetting; 5] = [
         long: c"A database of this server, or \"database/server\" with a foreign server that is defined in that database. Used where leaf_id.worker_id is \"auto\".",
         value: &WORKER_REGISTRY,
         is_fixed: false,
-        allows: |value| {
+        allows: |value, _| {
             value.is_empty() || value.to_str().is_ok_and(|t| Registry::parse(t).is_some())
         },
         detail: || {
@@ -303,7 +314,7 @@ static TEXTS: [TextSetting; 5] = [
         long: c"A different one on every server of the same system identifier. \"%h\" is the host name, \"%p\" the port.",
         value: &NODE_NAME,
         is_fixed: false,
-        allows: |value| {
+        allows: |value, _| {
             value
                 .to_str()
                 .is_ok_and(|text| Template::parse(text).is_some())
@@ -322,8 +333,8 @@ impl<const N: usize> Check for TextCheck<N> {
         (TEXTS[N].detail)()
     }
 
-    fn allows(value: &CStr) -> bool {
-        (TEXTS[N].allows)(value)
+    fn allows(value: &CStr, from_file: bool) -> bool {
+        (TEXTS[N].allows)(value, from_file)
     }
 }
 

@@ -15,8 +15,8 @@ use leaf_id_core::message::shown;
 pub trait Check {
     /// DETAIL of the error for an invalid value.
     fn detail() -> Cow<'static, str>;
-    /// True if `value` is valid. An unset value is empty.
-    fn allows(value: &CStr) -> bool;
+    /// True if `value` is valid. An unset value is empty. `from_file`: it is the configuration file's.
+    fn allows(value: &CStr, from_file: bool) -> bool;
 }
 
 /// An invalid value in the server's configuration.
@@ -107,7 +107,7 @@ pub fn define_checked_string<C: Check>(
 unsafe extern "C-unwind" fn check_hook<C: Check>(
     value: *mut *mut c_char,
     _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
+    source: pg_sys::GucSource::Type,
 ) -> bool {
     // SAFETY: PostgreSQL passes a pointer to a null-terminated string, or to null. The assignments
     // are those of the macro GUC_check_errdetail; PostgreSQL frees the copy.
@@ -117,7 +117,7 @@ unsafe extern "C-unwind" fn check_hook<C: Check>(
                 text if text.is_null() => c"",
                 text => CStr::from_ptr(text),
             };
-            let allowed = C::allows(text);
+            let allowed = C::allows(text, source == pg_sys::GucSource::PGC_S_FILE);
             if !allowed {
                 let code = PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE;
                 pg_sys::GUC_check_errcode(code as c_int);

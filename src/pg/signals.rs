@@ -95,12 +95,16 @@ pub fn reload_if_asked() -> bool {
     }
     // SAFETY: a global, as above. Cleared first, so that no signal is lost.
     unsafe { core::ptr::write_volatile(&raw mut pg_sys::ConfigReloadPending, 0) };
-    reload();
-    true
+    reload()
 }
 
-/// Reloads the configuration.
-pub fn reload() {
-    // SAFETY: callers are between transactions, where this is allowed.
-    unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+/// Reloads the configuration. False if the file could not be read.
+pub fn reload() -> bool {
+    // SAFETY: callers are between transactions, where this is allowed. A global that only this process
+    // sets, at the end of a reload.
+    unsafe {
+        let before = pg_sys::PgReloadTime;
+        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+        pg_sys::PgReloadTime != before
+    }
 }

@@ -470,7 +470,12 @@ fn a_worker_id_that_is_not_valid_is_none_once_its_line_is_removed() {
         let mut session = server.session();
         let pid: i32 = session
             .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
-        session.run(&format!("SELECT pg_terminate_backend({pid}, 10000)"));
+        session.run(&format!("SELECT pg_terminate_backend({pid})"));
+        let waits = format!(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity
+                 WHERE backend_type = 'leaf_id launcher' AND pid <> {pid} AND wait_event IS NOT NULL)"
+        );
+        wait_until(LIMIT, "the next launcher", || session.value(&waits));
     };
     state("no worker id f");
     // Added and removed by a reload.
@@ -485,6 +490,11 @@ fn a_worker_id_that_is_not_valid_is_none_once_its_line_is_removed() {
     // Read by the launcher again, from the file.
     kill_launcher();
     state("worker id is not valid t");
+    // A file with an error of another kind is not used.
+    server.configure("no_such_setting", "on");
+    kill_launcher();
+    state("worker id is not valid t");
+    server.remove_lines("no_such_setting");
     server.remove_lines(name);
     state("no worker id f");
     // What the postmaster still has.
