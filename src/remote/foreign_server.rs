@@ -28,10 +28,18 @@ const FILES: [&CStr; 5] = [
     c"sslrootcert",
 ];
 
-/// Options that take a superuser's foreign server. They lead to files that only libpq or OpenSSL knows:
-/// a service sets any option, even those for debugging, and which files of a directory are read, the
-/// other server says. Or they give that server what is the operating system user's, a Kerberos ticket.
-const UNSEEN: [&CStr; 4] = [c"gssdelegation", c"service", c"servicefile", c"sslcrldir"];
+/// Options that take a superuser's foreign server. A service sets any option, even those for debugging; which
+/// files of a directory are read, the other server says; of `sslkey '/tmp/x.so:key'`, OpenSSL runs the library. The
+/// others name what is the operating system user's, or have it ask a web server.
+const RESERVED: [&CStr; 7] = [
+    c"gssdelegation",
+    c"oauth_issuer",
+    c"service",
+    c"servicefile",
+    c"sslcert",
+    c"sslcrldir",
+    c"sslkey",
+];
 
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -98,12 +106,8 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
             let message = format!("a password is required in the user mapping: {owner}");
             return refused(*b"2F003", message);
         }
-        let mut unseen = UNSEEN.into_iter();
-        let named = unseen.find(|keyword| options.get(keyword).is_some());
-        // OpenSSL takes what is before the colon for a library, and runs it: `/tmp/x.so:key`.
-        let key = options.get(c"sslkey");
-        let is_engine = key.is_some_and(|key| key.to_bytes().contains(&b':'));
-        if let Some(keyword) = named.or(is_engine.then_some(c"sslkey")) {
+        let mut reserved = RESERVED.into_iter();
+        if let Some(keyword) = reserved.find(|keyword| options.get(keyword).is_some()) {
             let keyword = keyword.to_string_lossy();
             return refused(*b"42501", format!("this {keyword} is not allowed: {owner}"));
         }

@@ -627,12 +627,13 @@ fn many_silent_servers_leave_a_descriptor_to_wait_with() {
 /// Would catch: a role that has a worker run a library, as OpenSSL does with this `sslkey`, or open
 /// files that only libpq and OpenSSL know of.
 #[test]
-fn a_server_of_an_ordinary_user_names_no_service_and_no_engine() {
+fn what_a_superuser_has_to_name_is_refused() {
     let fleet = Fleet::new(1, &[]);
     let mut session = fleet.members[0].session();
     session.run("CREATE ROLE mallory");
     for (option, value, tried) in [
         ("service", "x", "definition of service \"x\" not found"),
+        ("sslcert", "server.crt", "Connection refused"),
         ("sslcrldir", "/tmp", "Connection refused"),
         ("sslkey", "/tmp/x.so:key", "Connection refused"),
     ] {
