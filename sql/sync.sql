@@ -277,7 +277,8 @@ AS $$
         FROM leaf_id_internal.leaf_columns_of_tag($1) t
         JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p')
         JOIN pg_attribute a ON a.attrelid = t.relation AND a.attname = t.column_name
-        JOIN pg_type y ON y.oid = a.atttypid AND y.typcategory = 'N'
+        -- Of fixed length: no numeric.
+        JOIN pg_type y ON y.oid = a.atttypid AND y.typcategory = 'N' AND y.typlen > 0
     ), named AS (
         SELECT $2 AS table_name, $3 AS column_name WHERE $2 IS NOT NULL
         UNION
@@ -635,8 +636,10 @@ BEGIN
             skipped := skipped + (action <> 'skip')::integer;
             action := 'skip';
             -- By the name of the tag alone, columns of strangers would count, too.
-            detail := format('%s: if this column is right, SELECT * FROM %s(%L, %L, %L);',
+            detail := format('%s: if this column is right, %sSELECT * FROM %s(%L, %L, %L);',
                 coalesce(detail, this.untrusted::regrole || ', who owns the table or its domain, may not edit tags'),
+                -- Otherwise ids that the other columns have could be issued before they count.
+                CASE WHEN fitted.is_doubted THEN 'in one transaction with the others that are: ' END,
                 leaf_id_internal.leaf_function_name('leaf_sync'), tag, relation, column_name);
         ELSIF this.is_hidden AND action <> 'skip' THEN
             -- Partitions and children that were not read have rows of their own.

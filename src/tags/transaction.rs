@@ -166,6 +166,7 @@ impl Edits {
                     if left == 0 {
                         self.entries.remove(&key);
                         if let Some(area) = area
+                            && !self.overflow
                             && !self.is_truncated(key.relation)
                         {
                             area.directory().mark_edited(&key, false);
@@ -174,6 +175,7 @@ impl Edits {
                 }
                 Some((_, Step::Truncate)) => {
                     if let (Some((relation, _)), Some(area)) = (self.truncated.pop(), area)
+                        && !self.overflow
                         && !self.is_truncated(relation)
                     {
                         area.directory()
