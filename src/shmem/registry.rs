@@ -2,7 +2,7 @@
 //!
 //! 1. The launcher stores a request under a new number and starts a registrar with that number.
 //! 2. The registrar takes the request by its number, and notes it as sent once the registry is reached,
-//!    or cannot be.
+//!    or cannot be. So does the launcher if it has to end a registrar that connects.
 //! 3. It stores the reply, which wakes the launcher. A reply to an abandoned request is dropped.
 //!
 //! Protected by its own lock.
@@ -101,6 +101,8 @@ impl LeaseStatus {
 pub struct RegistryMailbox {
     number: u64,
     request: Option<LeaseQuestion>,
+    /// The registrar connects to the registry.
+    connecting: bool,
     /// The registry was asked, or cannot be reached.
     sent: bool,
     reply: Option<LeaseReply>,
@@ -112,6 +114,7 @@ impl RegistryMailbox {
     pub const NEW: Self = Self {
         number: 0,
         request: None,
+        connecting: false,
         sent: false,
         reply: None,
         status: LeaseStatus::NONE,
@@ -135,7 +138,7 @@ impl<'a> Registry<'a> {
         self.mailbox.with(|mailbox| {
             mailbox.number += 1;
             mailbox.request = Some(request);
-            mailbox.sent = false;
+            (mailbox.connecting, mailbox.sent) = (false, false);
             mailbox.reply = None;
             mailbox.number
         })
@@ -155,6 +158,19 @@ impl<'a> Registry<'a> {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.request.take()).flatten()
         })
+    }
+
+    /// Notes that the registrar is connecting, to ask request `number`.
+    pub fn note_connecting(&self, number: u64) {
+        self.mailbox
+            .with(|mailbox| mailbox.connecting |= mailbox.number == number);
+    }
+
+    /// Notes that a registrar took too long. If it was connecting, the registry cannot be reached: libpq
+    /// blocks in looking up a host name.
+    pub fn note_ended(&self, number: u64) {
+        self.mailbox
+            .with(|mailbox| mailbox.sent |= mailbox.number == number && mailbox.connecting);
     }
 
     /// Notes that the registry is asked request `number`, or cannot be reached.

@@ -122,6 +122,7 @@ fn ask_there(area: &Area, request: &LeaseQuestion, number: u64) -> Result<LeaseR
     // Start with a different host each time, since a silent one uses up the timeout.
     connection.begin_with(usize::try_from(number).unwrap_or(0));
     connection.open(destination);
+    area.registry().note_connecting(number);
     let mut patience = Patience::new(request);
     let mut sent = pg::clocks();
     loop {

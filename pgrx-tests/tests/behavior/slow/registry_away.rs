@@ -320,6 +320,39 @@ fn unasked_a_holder_goes_on() {
     assert!(registry.holder(worker_of(last) + 1).is_none());
 }
 
+/// As where libpq waits for the lookup of a host name. Before: the registry counted as not asked.
+#[test]
+fn a_registrar_that_is_stuck_while_it_connects_is_no_answer() {
+    let place = Place::new(LONG_MS);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    server.configure("leaf_id.claim_timeout", "5s");
+    server.stop(Stop::Fast);
+    place.proxy.set(Mode::Silent);
+    server.launch();
+    let mut session = server.session();
+    let registrar = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity
+                     WHERE backend_type = 'leaf_id registrar' AND query = 'ask the worker registry' AND wait_event IS NOT NULL";
+    let mut pid = 0;
+    wait_until(LIMIT, "a registrar", || {
+        pid = session.value(registrar);
+        pid != 0
+    });
+    let paused = server.pause(pid);
+    let mut id = 0;
+    wait_until(LIMIT, "an id", || {
+        session.try_snowflake().is_ok_and(|issued| {
+            id = issued;
+            true
+        })
+    });
+    let error = place.status("registry_error");
+    assert!(error.ends_with("took too long"), "{error}");
+    assert_eq!(worker_of(id), worker_of(last));
+    assert!(id > last);
+    drop(paused);
+}
+
 /// Nothing that asks the registry can be started.
 #[test]
 fn without_a_worker_slot_at_start_the_file_does_not_serve() {
