@@ -170,6 +170,7 @@ fn what_a_hint_says_counts_no_strangers_column() {
             "t a id 5 1071 1071 none",
             "t b id 70 1071 1071 none",
             "t small id 32766 1071 1071 skip [stranger, who owns the table or its domain, may not edit tags: if this column is right, SELECT * FROM public.leaf_sync('t', 'public.small', 'id');]",
+            "t not_read id skip [its values are not integers]",
         ]
     );
 }
