@@ -267,35 +267,40 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_columns_of_tag(text) IS 'The columns that count whose defaults issue ids of a tag';
 
 -- For HINTs. By the name of the tag alone, columns of strangers would count, too. One statement, since other
--- sessions could take ids after the first of several.
+-- sessions could take ids after the first of several; the first column sets the tag's max_value. A value from a
+-- larger expression is not the tag's own number.
 CREATE FUNCTION leaf_id_internal.leaf_sync_statement(tag text, table_name text, column_name name) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH columns AS MATERIALIZED (
-        SELECT t.relation, t.column_name
-        FROM leaf_id_internal.leaf_columns_of_tag($1) t
-        JOIN pg_class c ON c.oid = t.relation AND c.relkind IN ('r', 'p')
-        JOIN pg_attribute a ON a.attrelid = t.relation AND a.attname = t.column_name
-        -- Of fixed length: no numeric.
-        JOIN pg_type y ON y.oid = a.atttypid AND y.typcategory = 'N' AND y.typlen > 0
-    ), named AS (
-        SELECT $2 AS table_name, $3 AS column_name WHERE $2 IS NOT NULL
+    WITH RECURSIVE issuing AS (
+        SELECT i.relation, i.column_name
+        FROM leaf_id_internal.leaf_issuing_columns($1, true) i
+        JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND c.relkind IN ('r', 'p')
+        WHERE i.tag = $1 AND NOT i.is_opaque
         UNION
-        SELECT c.relation::regclass::text, c.column_name
-        FROM columns c
-        -- Partitions and children are read with the table above.
-        WHERE NOT EXISTS (
-            SELECT FROM pg_inherits i JOIN columns p ON p.relation = i.inhparent AND p.column_name = c.column_name
-            WHERE i.inhrelid = c.relation)
+        SELECT to_regclass($2), $3 WHERE $2 IS NOT NULL
+    ), columns AS MATERIALIZED (
+        SELECT i.relation, i.column_name, a.atttypid AS type
+        FROM issuing i JOIN pg_attribute a ON a.attrelid = i.relation AND a.attname = i.column_name
+    ), types AS (
+        SELECT c.type, c.type AS base FROM columns c
+        UNION
+        SELECT t.type, y.typbasetype FROM types t JOIN pg_type y ON y.oid = t.base AND y.typtype = 'd'
     )
-    SELECT format('SELECT %s%s;', CASE WHEN count(*) = 1 THEN '* FROM ' END, string_agg(
-        format('%s(%L, %L, %L)', leaf_id_internal.leaf_function_name('leaf_sync'), $1, n.table_name, n.column_name), ', '
-        ORDER BY n.table_name COLLATE "C", n.column_name))
-    FROM named n
+    SELECT CASE WHEN count(*) > 0 THEN format('SELECT %s%s;', CASE WHEN count(*) = 1 THEN '* FROM ' END, string_agg(
+        format('%s(%L, %L, %L)', leaf_id_internal.leaf_function_name('leaf_sync'), $1, c.relation::regclass, c.column_name), ', '
+        ORDER BY y.typlen DESC, c.relation::regclass::text COLLATE "C", c.column_name)) END
+    FROM columns c
+    JOIN types t ON t.type = c.type
+    JOIN pg_type y ON y.oid = t.base AND y.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
+    -- Partitions and children are read with the table above.
+    WHERE NOT EXISTS (
+        SELECT FROM pg_inherits i JOIN columns p ON p.relation = i.inhparent AND p.column_name = c.column_name
+        WHERE i.inhrelid = c.relation)
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_sync_statement(text, text, name) IS
-    'The statement that fits a tag to this column, if one is given, and to those that count';
+    'The statement that fits a tag to this column, if one is given, and to those that count; null: there is none';
 
 CREATE FUNCTION leaf_id_internal.leaf_read_tables(
     only_tag text,

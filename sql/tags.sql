@@ -118,7 +118,7 @@ BEGIN
             WHERE o.name = 'public' OR pg_has_role(i.untrusted, r.oid, 'USAGE')));
     IF columns IS NOT NULL THEN
         RAISE WARNING 'columns still take their ids from tags that are gone: %', names
-            USING DETAIL = columns, HINT = 'Their INSERTs fail until leaf_sync() has created the tags again, above the ids in the columns.';
+            USING DETAIL = columns, HINT = 'Their INSERTs fail until the tags are there again: leaf_sync() creates them above the ids in the columns, or says what to do.';
     END IF;
     RETURN NULL;
 END
@@ -224,7 +224,8 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('cannot create tag "%s" with first id %s because columns hold that or larger ids', $1, $2),
             DETAIL = larger,
-            HINT = 'To create it above them: ' || leaf_id_internal.leaf_sync_statement($1, NULL, NULL);
+            HINT = coalesce('To create it above them: ' || leaf_id_internal.leaf_sync_statement($1, NULL, NULL),
+                'The values are not the tag''s own numbers: with a start above those in use, and force => true, it is created.');
     END IF;
     RETURN true;
 END

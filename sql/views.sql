@@ -338,7 +338,7 @@ AS $$
         CASE WHEN NOT pg_is_in_recovery()
             -- By name, columns of strangers would count, too.
             THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync')) END,
-        'All tags are raised above the ids in the columns that count, and missing ones are created.'
+        'All tags are raised above the ids in the columns that count, and missing ones are created. Create those that came from another server first, with that server: otherwise their ids are issued twice.'
     FROM leaf_id_internal.leaf_missing_tags() n
     UNION ALL
     SELECT 'warning', format('%s holds back readers of tag "%s"', h.who, h.tag), h.since, NULL,

@@ -9,7 +9,7 @@ use leaf_id_tests::{
 };
 
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// Time for the attacker to win a race. In 0.1.0, a fraction of it is sufficient.
+/// Time for the attacker to win a race. Before the mends, a fraction of it was sufficient.
 const RACE: Duration = Duration::from_secs(5);
 
 /// Attackers that own the database.

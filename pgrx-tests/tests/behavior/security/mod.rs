@@ -1,5 +1,5 @@
 //! Attacks by untrusted roles: the threat model, line by line. Each test notes the result of the
-//! attack in 0.1.0 ("Before").
+//! attack before its mend ("Before").
 //!
 //! The attackers are real roles (see `Attack`): the owner of the database, the role that has
 //! installed the extension, one with `GRANT ALL` on its tables, and one that can only connect.

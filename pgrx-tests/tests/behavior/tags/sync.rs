@@ -162,6 +162,28 @@ fn what_a_hint_says_counts_no_strangers_column() {
     }
     session.run(statement);
     assert_eq!(session.next("t"), 71);
+    // The column with the larger type first, whatever its name: it sets the tag's end.
+    session.run(
+        "CREATE DOMAIN inner_domain AS bigint; CREATE DOMAIN outer_domain AS inner_domain;
+         CREATE TABLE narrow (id int DEFAULT leaf_segment_next('w'));
+         CREATE TABLE wide (id outer_domain DEFAULT leaf_segment_next('w'));
+         INSERT INTO narrow VALUES (5); INSERT INTO wide VALUES (3000000000)",
+    );
+    let statement = "SELECT public.leaf_sync('w', 'public.wide', 'id'), public.leaf_sync('w', 'public.narrow', 'id');";
+    session
+        .fails("SELECT leaf_tag_create('w')")
+        .hints(&format!(": {statement}"));
+    session.run(statement);
+    assert_eq!(session.next("w"), 3_000_000_001);
+    session.run("DROP TABLE narrow, wide; SELECT leaf_tag_drop('w')");
+    // What is in the column is not a number of the tag.
+    session.run(
+        "CREATE TABLE shifted (id bigint DEFAULT 1000 + leaf_segment_next('v')); INSERT INTO shifted VALUES (1007)",
+    );
+    session
+        .fails("SELECT leaf_tag_create('v')")
+        .hints("with a start above those in use, and force => true");
+    session.run("SELECT leaf_tag_create('v', start => 8, force => true); DROP TABLE shifted; SELECT leaf_tag_drop('v')");
     // Leaves what is cached.
     session.run("SELECT leaf_tag_grant('t', 'stranger')");
     assert_eq!(
