@@ -6,10 +6,10 @@ use pgrx::prelude::*;
 
 use super::call::{finish, second_bigint, tag, text, trigger_call};
 use crate::error::Failure;
-use crate::pg::{self, RawDatum};
+use crate::pg::{self, Privilege, RawDatum};
 use crate::segment::opaque as ids;
 use crate::shmem::Tag;
-use crate::tags::opaque as keys;
+use crate::tags::{opaque as keys, rights, transaction};
 
 fn name(tag: &[u8]) -> Result<Tag, Failure> {
     Tag::new(tag).ok_or(Failure::TagLength { bytes: tag.len() })
@@ -63,6 +63,9 @@ fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
     let create = pg::find_function(pg::SCHEMA, c"leaf_opaque_create", &types);
     // No function has the oid 0, which is an error.
     pg::check_execute(create.map_or(0, |create| create.oid));
+    // That inserts the row, and cannot be prepared: nor is there a key that waits for one.
+    finish(rights::require(&[Privilege::Insert]));
+    transaction::watch();
     // SAFETY: a call of the SQL function of this name, which is strict, with a text, a bigint and a
     // text.
     let (tag, last, key) = unsafe { (tag(fcinfo), second_bigint(fcinfo), text(fcinfo, 2)) };

@@ -36,6 +36,24 @@ fn a_key_that_is_rolled_back_is_forgotten() {
     assert_ne!(kept, undone);
 }
 
+/// Before: the function that makes keys left one without a tag, which could be prepared, too.
+#[test]
+fn a_key_is_made_by_those_who_create_its_tag() {
+    let server = Server::with_leaf_id(&[("max_prepared_transactions", "1")]);
+    let mut session = server.session();
+    session.run(
+        "CREATE ROLE keeper LOGIN; GRANT USAGE ON SCHEMA leaf_id_internal TO keeper;
+         GRANT EXECUTE ON FUNCTION leaf_id.leaf_opaque_create TO keeper",
+    );
+    let make = "SELECT leaf_id_internal.leaf_make_key('t', 1000000, '')";
+    server
+        .connect_as("keeper", "postgres")
+        .fails(make)
+        .is("42501");
+    session.run(&format!("BEGIN; {make}"));
+    session.fails("PREPARE TRANSACTION 'key'").is("0A000");
+}
+
 /// The name had plain ids, of a tag that was created, used and dropped while the key waited for it.
 /// Before: each opaque id was one of them with probability 0.1.
 #[test]
