@@ -287,15 +287,21 @@ AS $$
         JOIN pg_class v ON v.oid = r.ev_class
         -- Whether it can be inserted into is not asked: that would wait for a lock on it.
         WHERE has_any_column_privilege(v.relowner, t.oid, 'INSERT')
-    ), indirect AS (
-        SELECT t.oid, coalesce(r.rolname, 'public') AS role
-        FROM target t
-        CROSS JOIN LATERAL leaf_id_internal.leaf_roles_with_insert(t.oid) i
-        LEFT JOIN pg_roles r ON r.oid = i
+    ), inserting AS MATERIALIZED (
+        SELECT DISTINCT t.oid, i AS role
+        FROM target t CROSS JOIN LATERAL leaf_id_internal.leaf_roles_with_insert(t.oid) i
         WHERE t.oid <> $1
-            AND CASE WHEN i = 0 THEN 'public' <> ALL (leaf_id_internal.leaf_grantees($2))
-                ELSE NOT leaf_id_internal.leaf_may_issue(i, $2) END
-        ORDER BY t.oid, 2 LIMIT 10
+    ), roles AS MATERIALIZED (
+        -- Each once: any role makes many views, with a grant on each of many columns, and the table is locked.
+        SELECT DISTINCT i.role FROM inserting i
+    ), indirect AS (
+        SELECT i.oid, coalesce(r.rolname, 'public') AS role
+        FROM roles w
+        JOIN inserting i ON i.role = w.role
+        LEFT JOIN pg_roles r ON r.oid = w.role
+        WHERE CASE WHEN w.role = 0 THEN 'public' <> ALL (leaf_id_internal.leaf_grantees($2))
+            ELSE NOT leaf_id_internal.leaf_may_issue(w.role, $2) END
+        ORDER BY i.oid, 2 LIMIT 10
     )
     SELECT array_agg(format('%s may insert through %s, for which it needs a grant: SELECT %s(%L, %L);',
         CASE WHEN i.role = 'public' THEN 'PUBLIC' ELSE format('role "%s"', i.role) END, i.oid::regclass,
