@@ -28,6 +28,9 @@ const FILES: [&CStr; 5] = [
     c"sslrootcert",
 ];
 
+/// Max length of one of them, in bytes.
+const MAX_FILE: u64 = 16 << 20;
+
 /// Options that take a superuser's foreign server. A service sets any option, even those for debugging; which
 /// files of a directory are read, the other server says; of `sslkey '/tmp/x.so:key'`, OpenSSL runs the library. The
 /// others name what is the operating system user's, or have it ask a web server.
@@ -71,7 +74,7 @@ pub struct Destination {
 ///
 /// # Errors
 /// The mapping lacks a required password, an option takes a superuser's foreign server, or one names a
-/// pipe or a device, which would hold up a worker that other databases need.
+/// pipe, a device or a large file, which would hold up a worker that other databases need.
 pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let mut options = Options::default();
     // SAFETY: in a transaction. A missing object raises an error, so nothing is null except for
@@ -115,13 +118,15 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let is_special = |path: &CStr| {
         // Where no file is to be read, it is common, and ends at once.
         path != c"/dev/null"
-            && fs::metadata(OsStr::from_bytes(path.to_bytes())).is_ok_and(|found| !found.is_file())
+            && fs::metadata(OsStr::from_bytes(path.to_bytes()))
+                .is_ok_and(|found| !found.is_file() || found.len() > MAX_FILE)
     };
     let mut files = FILES.into_iter();
     let special = files.find(|keyword| options.get(keyword).is_some_and(is_special));
     if let Some(keyword) = special {
         let keyword = keyword.to_string_lossy();
-        return refused(*b"42809", format!("{keyword} is not a regular file"));
+        let message = format!("{keyword} is not a regular file of up to 16 MB");
+        return refused(*b"42809", message);
     }
     // SAFETY: no arguments; returns a static null-terminated string.
     let encoding = unsafe { CStr::from_ptr(pg_sys::GetDatabaseEncodingName()) };

@@ -125,7 +125,8 @@ impl Area {
             if state.row_incarnation == claimed.row_incarnation {
                 state.max_id = claimed.end();
             }
-            state.skipped += claimed.skipped;
+            // A source server may say any number.
+            state.skipped = state.skipped.saturating_add(claimed.skipped);
         });
     }
 
