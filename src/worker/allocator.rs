@@ -27,8 +27,6 @@ const PROBE: Duration = Duration::from_millis(100);
 const OWNER_INTERVAL: Duration = Duration::from_secs(2);
 /// Min tenure of an allocator while databases wait for a worker slot.
 const CROWDED_TENURE: Duration = Duration::from_secs(1);
-/// Max time that a source server may add to it: its owner sets how long connecting may take.
-const CROWDED_PATIENCE: Duration = Duration::from_secs(10);
 /// The same for the reserve worker, which may be the only one left.
 const RESERVE_TENURE: Duration = Duration::from_millis(300);
 /// Max extra tenure of the reserve worker while source servers have yet to answer.
@@ -215,7 +213,7 @@ impl Allocator {
         if self.in_reserve {
             RESERVE_TENURE + patience.min(RESERVE_PATIENCE)
         } else {
-            CROWDED_TENURE + patience.min(CROWDED_PATIENCE)
+            CROWDED_TENURE + patience
         }
     }
 
