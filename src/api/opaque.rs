@@ -63,9 +63,8 @@ fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
     let create = pg::find_function(pg::SCHEMA, c"leaf_opaque_create", &types);
     // No function has the oid 0, which is an error.
     pg::check_execute(create.map_or(0, |create| create.oid));
-    // That inserts the row, and cannot be prepared: nor is there a key that waits for one.
+    // leaf_opaque_create() inserts the row of the tag, too.
     finish(rights::require(&[Privilege::Insert]));
-    transaction::watch();
     // SAFETY: a call of the SQL function of this name, which is strict, with a text, a bigint and a
     // text.
     let (tag, last, key) = unsafe { (tag(fcinfo), second_bigint(fcinfo), text(fcinfo, 2)) };
@@ -73,6 +72,8 @@ fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
     // An empty string requests a random key.
     let key = Some(key).filter(|key| !key.is_empty());
     finish(keys::create(&tag, last, key));
+    // Prepared, it would be a key that waits for its tag.
+    transaction::watch();
 }
 
 #[pg_extern(sql = false)]
