@@ -28,12 +28,13 @@ const FILES: [&CStr; 5] = [
     c"sslrootcert",
 ];
 
-/// Max length of one of them, in bytes.
+/// Max length of one of them in bytes, if the foreign server is not a superuser's.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Options that take a superuser's foreign server. A service sets any option, even those for debugging; which
-/// files of a directory are read, the other server says; of `sslkey '/tmp/x.so:key'`, OpenSSL runs the library. The
-/// others name what is the operating system user's, or have it ask a web server.
+/// Options that are refused unless the foreign server is a superuser's. A service sets any option, even those for
+/// debugging; the other server says which files of a directory are read; with `sslkey '/tmp/x.so:key'`, OpenSSL loads
+/// that library. `sslcert` and `gssdelegation` use what is the operating system user's; with `oauth_issuer`, the worker
+/// connects to a web server.
 const RESERVED: [&CStr; 7] = [
     c"gssdelegation",
     c"oauth_issuer",
@@ -119,13 +120,18 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         // Where no file is to be read, it is common, and ends at once.
         path != c"/dev/null"
             && fs::metadata(OsStr::from_bytes(path.to_bytes()))
-                .is_ok_and(|found| !found.is_file() || found.len() > MAX_FILE)
+                .is_ok_and(|found| !found.is_file() || needs_password && found.len() > MAX_FILE)
     };
     let mut files = FILES.into_iter();
     let special = files.find(|keyword| options.get(keyword).is_some_and(is_special));
     if let Some(keyword) = special {
         let keyword = keyword.to_string_lossy();
-        let message = format!("{keyword} is not a regular file of up to 16 MB");
+        let size = if needs_password {
+            " of up to 16 MB"
+        } else {
+            ""
+        };
+        let message = format!("{keyword} is not a regular file{size}");
         return refused(*b"42809", message);
     }
     // SAFETY: no arguments; returns a static null-terminated string.
