@@ -248,7 +248,7 @@ struct TextSetting {
     value: &'static GucSetting<Option<std::ffi::CString>>,
     /// Fixed at server start.
     is_fixed: bool,
-    /// Whether it is valid; and the second: whether it comes from the configuration file.
+    /// True if a value is valid. The flag says whether it comes from the configuration file.
     allows: fn(&CStr, bool) -> bool,
     /// DETAIL of the error for a value that is not allowed.
     detail: fn() -> Cow<'static, str>,

@@ -104,8 +104,9 @@ fn at_mark(edit: &Edit, new: &AllocRow, row: TagRow<Name>) -> Result<TagRow<Name
 /// Makes a row that has come under its name and the mark of that equal, and locks both until the
 /// transaction ends: at its commit, where no timeout works any more, nothing is left to wait for. The
 /// mark may have risen since [`stamp`], while the row waited for another one of its name to go:
-/// claims begin above both, but a dump has the row alone. So may that of the name which a row leaves,
-/// as a publisher's or a dump's arrived there. By oid, so that no trigger of others is fired twice.
+/// claims begin above both, but a dump has the row alone. The mark of the name that a row leaves may
+/// have risen, too, by one that arrived from a dump or a publisher. By oid, so that no trigger of
+/// others is fired twice.
 ///
 /// # Errors
 /// A table was altered, or the name has got a key, but its ids may be in use.
