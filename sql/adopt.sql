@@ -1094,8 +1094,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'tag "%" does not exist', $1
             USING ERRCODE = 'undefined_object', DETAIL = 'Which of its ids are in use is not known without it.',
-            HINT = concat('To create it, above those that are known, unless other servers issue them, too: ',
-                leaf_id_internal.leaf_sync_statement($1, $3, $2));
+            HINT = format('To see above which ids leaf_sync() would create it, unless other servers issue some, too: SELECT * FROM %s();',
+                leaf_id_internal.leaf_function_name('leaf_check'));
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'cannot release column "%" of table % from tag "%", which is sourced from server "%"',
             $2, $3, $1, stored.server

@@ -204,7 +204,6 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_issuer(),
     leaf_id_internal.leaf_issuing_columns(text, boolean),
     leaf_id_internal.leaf_columns_of_tag(text),
-    leaf_id_internal.leaf_sync_statement(text, text, name),
     leaf_id_internal.leaf_read_tables(text),
     leaf_id_internal.leaf_missing_grant(text, oid),
     leaf_id_internal.leaf_missing_grants(text),

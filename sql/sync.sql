@@ -266,42 +266,6 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_columns_of_tag(text) IS 'The columns that count whose defaults issue ids of a tag';
 
--- For HINTs. By the name of the tag alone, columns of strangers would count, too. One statement, since other
--- sessions could take ids after the first of several; the first column sets the tag's max_value. A value from a
--- larger expression is not the tag's own number.
-CREATE FUNCTION leaf_id_internal.leaf_sync_statement(tag text, table_name text, column_name name) RETURNS text
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    WITH RECURSIVE issuing AS (
-        SELECT i.relation, i.column_name
-        FROM leaf_id_internal.leaf_issuing_columns($1, true) i
-        JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND c.relkind IN ('r', 'p')
-        WHERE i.tag = $1 AND NOT i.is_opaque
-        UNION
-        SELECT to_regclass($2), $3 WHERE $2 IS NOT NULL
-    ), columns AS MATERIALIZED (
-        SELECT i.relation, i.column_name, a.atttypid AS type
-        FROM issuing i JOIN pg_attribute a ON a.attrelid = i.relation AND a.attname = i.column_name
-    ), types AS (
-        SELECT c.type, c.type AS base FROM columns c
-        UNION
-        SELECT t.type, y.typbasetype FROM types t JOIN pg_type y ON y.oid = t.base AND y.typtype = 'd'
-    )
-    SELECT CASE WHEN count(*) > 0 THEN format('SELECT %s%s;', CASE WHEN count(*) = 1 THEN '* FROM ' END, string_agg(
-        format('%s(%L, %L, %L)', leaf_id_internal.leaf_function_name('leaf_sync'), $1, c.relation::regclass, c.column_name), ', '
-        ORDER BY y.typlen DESC, c.relation::regclass::text COLLATE "C", c.column_name)) END
-    FROM columns c
-    JOIN types t ON t.type = c.type
-    JOIN pg_type y ON y.oid = t.base AND y.oid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype)
-    -- Partitions and children are read with the table above.
-    WHERE NOT EXISTS (
-        SELECT FROM pg_inherits i JOIN columns p ON p.relation = i.inhparent AND p.column_name = c.column_name
-        WHERE i.inhrelid = c.relation)
-$$;
-COMMENT ON FUNCTION leaf_id_internal.leaf_sync_statement(text, text, name) IS
-    'The statement that fits a tag to this column, if one is given, and to those that count; null: there is none';
-
 CREATE FUNCTION leaf_id_internal.leaf_read_tables(
     only_tag text,
     OUT tag text,
@@ -387,28 +351,26 @@ CREATE FUNCTION leaf_id_internal.leaf_create_for_columns(
     tag_end bigint,
     OUT next_after bigint,
     OUT action text,
-    OUT detail text,
-    -- Whether it is left to the caller to say which column is right.
-    OUT is_doubted boolean
+    OUT detail text
 ) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     last_id bigint;
+    if_right CONSTANT text := format(': if the columns are right, SELECT * FROM %s(%L);', leaf_id_internal.leaf_function_name('leaf_sync'), $1);
 BEGIN
     IF leaf_id_internal.leaf_has_key($1) OR EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
         RETURN;
     END IF;
     last_id := greatest(wanted, leaf_id_internal.leaf_mark($1) - 1, 0);
     action := 'skip';
-    is_doubted := NOT may_raise OR left_out > last_id AND NOT is_incomplete;
     detail := CASE
         -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
-        WHEN NOT may_raise THEN 'it does not exist, and the owners of its tables may not edit tags'
+        WHEN NOT may_raise THEN 'it does not exist, and the owners of its tables may not edit tags' || if_right
         WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
-        WHEN is_doubted THEN format(
-            'it does not exist, and %s does not count, in a partition or child whose owner may not edit tags', left_out)
+        WHEN left_out > last_id THEN format(
+            'it does not exist, and %s does not count, in a partition or child whose owner may not edit tags', left_out) || if_right
         WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
         WHEN last_id >= tag_end THEN format(
             'ids of this name were issued up to %s, and no id above that is left in the type of the column: give it a wider type or, if none of them is in use any more, SELECT %s(%L, forget => true);',
@@ -605,16 +567,14 @@ BEGIN
         IF this.tag IS NULL OR this.unread IS NOT NULL THEN
             SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, coalesce(
                 this.unread, concat_ws(': ', 'its default is not just a call with a constant tag', this.expression,
-                    this.untrusted::regrole || ', who owns the table or its domain, may not edit tags')) AS detail,
-                false AS is_doubted
+                    this.untrusted::regrole || ', who owns the table or its domain, may not edit tags')) AS detail
             INTO fitted;
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id_internal.leaf_create_for_columns(
                 this.tag, apply, this.wanted, this.left_out, this.may_raise, this.is_incomplete, this.tag_end) c;
             IF fitted.action IS NULL THEN
-                SELECT r.*, false AS is_doubted INTO fitted
-                FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
+                SELECT r.* INTO fitted FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
             END IF;
         END IF;
         tag := this.tag;
@@ -635,17 +595,13 @@ BEGIN
             action := 'skip';
             detail := format('%s, who owns the table or its domain, may not issue the tag, so the column does not count: if it should, %s',
                 this.untrusted::regrole, missing_grant);
-        ELSIF fitted.is_doubted AND (NOT this.may_raise OR this.counts AND this.untrusted_value = this.left_out)
-            OR this.untrusted_value >= greatest(next_after, 1) AND action <> 'skip'
-        THEN
-            skipped := skipped + (action <> 'skip')::integer;
+        ELSIF this.untrusted_value >= greatest(next_after, 1) AND action <> 'skip' THEN
             action := 'skip';
             -- By the name of the tag alone, columns of strangers would count, too.
-            detail := format('%s: if this column is right, %sSELECT * FROM %s(%L, %L, %L);',
-                coalesce(detail, this.untrusted::regrole || ', who owns the table or its domain, may not edit tags'),
-                -- Otherwise ids that the other columns have could be issued before they count.
-                CASE WHEN fitted.is_doubted THEN 'in one transaction with the others that are: ' END,
-                leaf_id_internal.leaf_function_name('leaf_sync'), tag, relation, column_name);
+            detail := format(
+                '%s, who owns the table or its domain, may not edit tags: if this column is right, SELECT * FROM %s(%L, %L, %L);',
+                this.untrusted::regrole, leaf_id_internal.leaf_function_name('leaf_sync'), tag, relation, column_name);
+            skipped := skipped + 1;
         ELSIF this.is_hidden AND action <> 'skip' THEN
             -- Partitions and children that were not read have rows of their own.
             action := CASE action WHEN 'none' THEN 'skip' ELSE action END;

@@ -224,8 +224,9 @@ BEGIN
             ERRCODE = 'object_not_in_prerequisite_state',
             MESSAGE = format('cannot create tag "%s" with first id %s because columns hold that or larger ids', $1, $2),
             DETAIL = larger,
-            HINT = coalesce('To create it above them: ' || leaf_id_internal.leaf_sync_statement($1, NULL, NULL),
-                'The values are not the tag''s own numbers: with a start above those in use, and force => true, it is created.');
+            -- By the name of the tag alone, columns of strangers would count.
+            HINT = format('To see what leaf_sync() would create, and above which ids: SELECT * FROM %s();',
+                leaf_id_internal.leaf_function_name('leaf_check'));
     END IF;
     RETURN true;
 END
