@@ -48,6 +48,12 @@ const RESERVED: [&CStr; 7] = [
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Max time to connect to all hosts, one after the other, if the foreign server is not a superuser's: an allocator that
+/// connects keeps its worker slot, also where other databases wait for one.
+const MAX_TIMEOUT: Duration = Duration::from_secs(300);
+
+const NOT_SUPERUSERS: &str = "the foreign server is not a superuser's";
+
 /// One host of a foreign server.
 #[derive(PartialEq, Eq)]
 pub struct Host {
@@ -74,8 +80,9 @@ pub struct Destination {
 /// server, or a mapping for its owner or PUBLIC, does not exist.
 ///
 /// # Errors
-/// The mapping lacks a required password, an option takes a superuser's foreign server, or one names a
-/// pipe, a device or a large file, which would hold up a worker that other databases need.
+/// The mapping lacks a required password, an option takes a superuser's foreign server, or one names what
+/// would hold up a worker that other databases need: a pipe or a device; or, unless the foreign server is a
+/// superuser's, a large file, or hosts that may take too long to connect to.
 pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let mut options = Options::default();
     // SAFETY: in a transaction. A missing object raises an error, so nothing is null except for
@@ -105,15 +112,17 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
         })
     };
     if needs_password {
-        let owner = "the foreign server is not a superuser's";
         if options.get(c"password").is_none_or(CStr::is_empty) {
-            let message = format!("a password is required in the user mapping: {owner}");
+            let message = format!("a password is required in the user mapping: {NOT_SUPERUSERS}");
             return refused(*b"2F003", message);
         }
         let mut reserved = RESERVED.into_iter();
         if let Some(keyword) = reserved.find(|keyword| options.get(keyword).is_some()) {
             let keyword = keyword.to_string_lossy();
-            return refused(*b"42501", format!("this {keyword} is not allowed: {owner}"));
+            return refused(
+                *b"42501",
+                format!("this {keyword} is not allowed: {NOT_SUPERUSERS}"),
+            );
         }
     }
     let is_special = |path: &CStr| {
@@ -140,8 +149,16 @@ pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     if options.get(c"fallback_application_name").is_none() {
         options.set(c"fallback_application_name", c"leaf_id");
     }
+    let hosts = split_hosts(options);
+    let total = hosts.iter().map(|host| host.timeout).sum::<Duration>();
+    if needs_password && total > MAX_TIMEOUT {
+        let seconds = total.as_secs();
+        let message =
+            format!("a connect_timeout of {seconds} s in all is not allowed: {NOT_SUPERUSERS}");
+        return refused(*b"42501", message);
+    }
     Ok(Destination {
-        hosts: split_hosts(options),
+        hosts,
         needs_password,
     })
 }

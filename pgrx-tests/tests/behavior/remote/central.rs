@@ -632,6 +632,7 @@ fn what_a_superuser_has_to_name_is_refused() {
     let mut session = fleet.members[0].session();
     session.run("CREATE ROLE mallory");
     for (option, value, tried) in [
+        ("connect_timeout", "301", "Connection refused"),
         ("service", "x", "definition of service \"x\" not found"),
         ("sslcert", "server.crt", "Connection refused"),
         ("sslcrldir", "/tmp", "Connection refused"),
