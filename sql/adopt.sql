@@ -1094,7 +1094,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'tag "%" does not exist', $1
             USING ERRCODE = 'undefined_object', DETAIL = 'Which of its ids are in use is not known without it.',
-            HINT = format('To see above which ids leaf_sync() would create it, unless other servers issue some, too: SELECT * FROM %s();',
+            HINT = format('Create it, from its server if it was sourced; to see which missing tags leaf_sync() would create, and above which ids: SELECT * FROM %s();',
                 leaf_id_internal.leaf_function_name('leaf_check'));
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'cannot release column "%" of table % from tag "%", which is sourced from server "%"',

@@ -358,7 +358,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     last_id bigint;
-    if_right CONSTANT text := format(': if the columns are right, SELECT * FROM %s(%L);', leaf_id_internal.leaf_function_name('leaf_sync'), $1);
+    -- By the name of the tag, columns of strangers count, too: leaf_check() then shows all that leaf_sync() reads.
+    if_right CONSTANT text := format(': if all values of %1$s(%2$L) are right, SELECT * FROM %3$s(%2$L);',
+        leaf_id_internal.leaf_function_name('leaf_check'), $1, leaf_id_internal.leaf_function_name('leaf_sync'));
 BEGIN
     IF leaf_id_internal.leaf_has_key($1) OR EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
         RETURN;

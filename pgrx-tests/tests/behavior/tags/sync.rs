@@ -205,7 +205,7 @@ fn no_tag_is_created_below_ids_in_a_partition_of_another_role() {
         ]
     );
     other.run("COMMIT");
-    let refused = "skip [it does not exist, and 900 does not count, in a partition or child whose owner may not edit tags: if the columns are right, SELECT * FROM public.leaf_sync('p');]";
+    let refused = "skip [it does not exist, and 900 does not count, in a partition or child whose owner may not edit tags: if all values of public.leaf_check('p') are right, SELECT * FROM public.leaf_sync('p');]";
     for call in ["leaf_check()", "leaf_sync()"] {
         assert_eq!(
             rows(&mut session, call),
