@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # release.sh: checks, builds and collects the files of a release in target/release-VERSION: source
-# archives, Debian packages, notes, and checksums. Does not push or tag anything. Packages are built
-# and tested for the releases of Debian below, for amd64 and arm64, as root with debootstrap and
-# qemu-user-static; otherwise for the PostgreSQLs of this system, untested. release.sh --trial
-# continues if something is missing, reports it, and collects in target/release-VERSION-trial.
+# archives, Debian packages, what RPM packages are built from, notes, and checksums. Does not push or
+# tag anything. Packages are built and tested for the releases of Debian below, for amd64 and arm64, as
+# root with debootstrap and qemu-user-static. release.sh --trial continues if something is missing,
+# reports it, and collects in target/release-VERSION-trial; its packages may be for the PostgreSQLs of
+# this system, untested.
 #
 # Prerequisites, all of them committed: the version in Cargo.toml and META.json, a date in
 # CHANGELOG.md, the update script from the previous version in sql/, scripts/released.sh freeze, and
@@ -22,6 +23,8 @@ version=$(version)
 out=$TARGET/release-$version$trial
 # As named in CHANGELOG.md.
 suites=(bookworm trixie)
+# PostgreSQLs that PGDG packages as RPMs.
+rpms=(15 16 17 18)
 unready=()
 unchecked=()
 
@@ -40,6 +43,8 @@ is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
 is_tested() { "$ROOT/scripts/matrix.sh" check; }
 is_stated() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
 is_locked() { cargo fetch --locked; }
+builds_debs() { is_root && command -v debootstrap && command -v qemu-aarch64-static; }
+checks_specs() { command -v rpm && command -v rpmlint; }
 
 # State of the sources to be released. A trial may have uncommitted changes.
 state() {
@@ -50,8 +55,11 @@ state() {
 # A run takes an hour or two, during which this checkout may be worked in.
 is_unchanged() { [ "$(state)" = "$begun_with" ] || die "the sources have changed since this began"; }
 
-# Section of CHANGELOG.md about this version.
-notes() { awk -v version="$version" '/^## /{ on = $2 == version } on' CHANGELOG.md; }
+# Section of CHANGELOG.md about this version. Beside a release, relative links lead nowhere.
+notes() {
+    awk -v version="$version" '/^## /{ on = $2 == version } on' CHANGELOG.md |
+        sed -E "s|\]\(([A-Za-z/_-]+[.#)])|]($(homepage)/blob/v$version/\1|g"
+}
 
 commit=$(git rev-parse HEAD)
 begun_with=$(state)
@@ -63,6 +71,8 @@ need "CHANGELOG.md has a date for $version" is_dated
 need 'README.md does not say that nothing is released' is_stated
 need "the script of $version is frozen: scripts/released.sh freeze" is_frozen
 need 'Cargo.lock is what Cargo.toml asks for' is_locked
+need "packages can be built for ${suites[*]}: as root, with debootstrap and qemu-user-static" builds_debs
+need 'rpm and rpmlint are installed' checks_specs
 need 'each version was tested with these sources (scripts/matrix.sh check)' is_tested
 [ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
 command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install cargo-deny --locked"
@@ -84,6 +94,18 @@ git archive --prefix="leaf_id-$version/" --format=tar "$commit" | gzip --no-name
 # In the format required by PGXN.
 git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" "$commit"
 notes >"$out/notes.md"
+# What the RPM packages are built from, beside the archive.
+crates=$(mktemp -d)
+cargo vendor --locked "$crates/vendor" 2>/dev/null | sed "s|$crates/||" >"$crates/vendor.toml"
+tar -C "$crates" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(changed_at)" -c vendor vendor.toml |
+    gzip --no-name --best >"$out/leaf_id-$version-vendor.tar.gz"
+rm -r "$crates"
+if checks_specs >/dev/null; then
+    for major in "${rpms[@]}"; do
+        PG_CONFIG='' PG_MAJOR=$major "$ROOT/scripts/rpm-spec.sh"
+        cp "$TARGET/rpm/leaf_id_$major.spec" "$out/"
+    done
+fi
 # What is compiled, as CycloneDX. THIRD-PARTY in each package says what of it is in the library.
 if cargo cyclonedx --version >/dev/null 2>&1; then
     bill=leaf_id-$version.cdx
@@ -103,7 +125,7 @@ package() {
     cp "$deb" "$out/"
     built=$((built + 1))
 }
-if is_root && command -v debootstrap >/dev/null; then
+if builds_debs >/dev/null; then
     for suite in "${suites[@]}"; do
         for architecture in amd64 arm64; do
             package pg_config "$suite" "$architecture"
@@ -116,7 +138,7 @@ else
         [ -f "$("$pg_config" --includedir-server)/postgres.h" ] || continue
         package "$pg_config"
     done
-    unchecked+=("there are NO PACKAGES FOR ${suites[*]}, and those for this system were NOT INSTALLED: that takes root and debootstrap")
+    unchecked+=("there are NO PACKAGES FOR ${suites[*]}, and those for this system were NOT INSTALLED")
 fi
 is_unchanged
 if [ $built -eq 0 ]; then need 'a Debian package was built' false; fi
