@@ -142,7 +142,7 @@ else
     # shellcheck disable=SC2016  # dpkg's
     release=$(in_root dpkg-query --show --showformat='${Version}' base-files)
     revision+=+deb${release%%.*}
-    major=$(in_root apt-cache show postgresql | sed -nE 's/^Depends:.* postgresql-([0-9]+).*/\1/p' | head -n 1)
+    major=$(major_of_suite)
     say "Building a package for Debian $suite's PostgreSQL $major (see $BARE_LOG)"
     source=/build/leaf-id-$version
     tree=$BARE$source

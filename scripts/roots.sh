@@ -96,6 +96,9 @@ server_in_root() {
     echo "${version%%-*} (Debian)"
 }
 
+# Major version of the PostgreSQL of the root's Debian.
+major_of_suite() { in_root apt-cache show postgresql | sed -nE 's/^Depends:.* postgresql-([0-9]+).*/\1/p' | head -n 1; }
+
 # Major version of PostgreSQL that a package is for.
 major_of_package() {
     dpkg-deb --field "$1" Package | sed -nE 's/^postgresql-([0-9]+)-leaf-id$/\1/p' | grep . ||

@@ -2,7 +2,7 @@
 # test-versions.sh all: every test of tier all on the system's PostgreSQL, and those that need a
 # server on each of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of
 # them. 19, and what cannot be built here, is tested in a bare Debian that has its packages, without
-# these two: that takes root and debootstrap. test-versions.sh another: tests of tier test that need
+# these two, except for pg_upgrade to 19: that takes root and debootstrap. test-versions.sh another: tests of tier test that need
 # a server, on one of the others, chosen by the commit; if none is available, reports that and
 # succeeds.
 
@@ -40,18 +40,18 @@ on() {
 
 # in_debian VERSION STEP...: the same in a bare Debian.
 in_debian() {
-    local version=$1 suite began=$SECONDS result=ok
+    local version=$1 suite began=$SECONDS result=ok targets=(test)
     shift
     case $version in
     17) suite=trixie ;;
     18) suite=forky ;;
-    19) suite=experimental ;;
+    19) suite=experimental targets+=(test-upgrade) ;;
     *) suite= ;;
     esac
     if [ -z "$suite" ] || ! is_root || ! command -v debootstrap >/dev/null; then
         result='NOT TESTED'
         failed+=("$version, which was not tested")
-    elif ! STEPS="$*" PG_MAJOR=$version "$ROOT/scripts/test-from-nothing.sh" $suite test; then
+    elif ! STEPS="$*" PG_MAJOR=$version "$ROOT/scripts/test-from-nothing.sh" $suite "${targets[@]}"; then
         result=FAILED
         failed+=("$version, $suite")
     fi
