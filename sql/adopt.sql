@@ -611,7 +611,7 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_tell_unindexed(oid, name, text) IS
 CREATE FUNCTION leaf_id_internal.leaf_lock_relation(relation oid) RETURNS void
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_lock_relation_wrapper';
 COMMENT ON FUNCTION leaf_id_internal.leaf_lock_relation(oid) IS
-    'Locks a table or a sequence exclusively, with the privileges of LOCK TABLE';
+    'Locks a table exclusively, with the privileges of LOCK TABLE, or a sequence, as its owner';
 
 -- Partitions and children cannot be attached to a locked table. The limit applies to the wait for
 -- all of them together, regardless of their number.

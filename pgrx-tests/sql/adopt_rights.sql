@@ -294,6 +294,12 @@ GRANT USAGE ON SCHEMA secret TO leaf_id_app;
 SET ROLE leaf_id_app;
 SELECT leaf_id_internal.leaf_lock_relation('secret.t'::regclass);
 RESET ROLE;
+-- It would keep others from nextval().
+CREATE SEQUENCE secret.s;
+GRANT ALL ON secret.s TO leaf_id_app;
+SET ROLE leaf_id_app;
+SELECT * FROM refusal($$SELECT leaf_id_internal.leaf_lock_relation('secret.s'::regclass)$$) \gx
+RESET ROLE;
 DROP SCHEMA secret CASCADE;
 DELETE FROM leaf_id.leaf_high_mark;
 DROP OWNED BY leaf_id_owner, leaf_id_caller, leaf_id_reader, leaf_id_app;

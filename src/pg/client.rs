@@ -4,6 +4,8 @@ use core::ffi::CStr;
 
 use pgrx::pg_sys;
 
+use super::roles::owns;
+
 /// The caller of a function: the role whose privileges count, and its address.
 pub struct Client {
     /// Name of the effective user.
@@ -24,7 +26,8 @@ pub fn client() -> Client {
         let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
         Client {
             role: CStr::from_ptr(name).to_bytes().to_vec(),
-            owns_extension: extension != pg_sys::InvalidOid && owns(extension, role),
+            owns_extension: extension != pg_sys::InvalidOid
+                && owns(pg_sys::ExtensionRelationId, extension, role),
             address: address(),
         }
     }
@@ -39,20 +42,4 @@ fn address() -> Option<Vec<u8>> {
         let host = pg_sys::pg_detoast_datum_packed(host.cast_mut_ptr());
         Some(pgrx::varlena_to_byte_slice(host).to_vec())
     }
-}
-
-/// # Safety
-/// Both exist, and a transaction is open.
-#[cfg(not(since_16))]
-unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: guaranteed by the caller.
-    unsafe { pg_sys::pg_extension_ownercheck(extension, role) }
-}
-
-/// # Safety
-/// Both exist, and a transaction is open.
-#[cfg(since_16)]
-unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: guaranteed by the caller.
-    unsafe { pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, extension, role) }
 }

@@ -3,6 +3,7 @@
 use pgrx::pg_sys;
 
 use super::name::Name;
+use super::roles::owns;
 
 /// Reason why a foreign server cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,26 +25,10 @@ pub fn check_foreign_server(name: &Name) -> Result<(), ServerProblem> {
         if oid == pg_sys::InvalidOid {
             return Err(ServerProblem::Missing);
         }
-        if owns(oid, pg_sys::GetUserId()) {
+        if owns(pg_sys::ForeignServerRelationId, oid, pg_sys::GetUserId()) {
             Ok(())
         } else {
             Err(ServerProblem::NotOwner)
         }
     }
-}
-
-/// # Safety
-/// A transaction is open.
-#[cfg(not(since_16))]
-unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
-    unsafe { pg_sys::pg_foreign_server_ownercheck(server, role) }
-}
-
-/// # Safety
-/// A transaction is open.
-#[cfg(since_16)]
-unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
-    unsafe { pg_sys::object_ownercheck(pg_sys::ForeignServerRelationId, server, role) }
 }

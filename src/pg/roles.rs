@@ -147,6 +147,31 @@ pub fn caller_may_update(table: u32) -> bool {
     }
 }
 
+/// True if a role owns a relation, a foreign server or an extension, of this catalog.
+///
+/// # Safety
+/// A transaction is open, and the role exists.
+#[cfg(not(since_16))]
+pub(super) unsafe fn owns(catalog: pg_sys::Oid, object: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    let check = match catalog {
+        pg_sys::ForeignServerRelationId => pg_sys::pg_foreign_server_ownercheck,
+        pg_sys::ExtensionRelationId => pg_sys::pg_extension_ownercheck,
+        _ => pg_sys::pg_class_ownercheck,
+    };
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
+    unsafe { check(object, role) }
+}
+
+/// True if a role owns a relation, a foreign server or an extension, of this catalog.
+///
+/// # Safety
+/// A transaction is open, and the role exists.
+#[cfg(since_16)]
+pub(super) unsafe fn owns(catalog: pg_sys::Oid, object: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
+    unsafe { pg_sys::object_ownercheck(catalog, object, role) }
+}
+
 /// True if the caller may use a schema.
 ///
 /// # Safety
