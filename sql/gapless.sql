@@ -54,10 +54,10 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_restart(text, bigint) IS 'A HINT: how to restart a series';
 
-CREATE FUNCTION leaf_id_internal.leaf_gapless_raise(series text, last_number bigint) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_gapless_raise(series text, last_number bigint, other text) RETURNS boolean
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_raise_wrapper';
-COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_raise(text, bigint) IS
-    'Raises the row of a gapless series to this number and to the mark of its name; false: there is no such row';
+COMMENT ON FUNCTION leaf_id_internal.leaf_gapless_raise(text, bigint, text) IS
+    'Raises the row of a gapless series, and its mark, to this number and the marks of two names; false: there is no such row';
 
 CREATE FUNCTION leaf_id_internal.leaf_gapless_edit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -83,7 +83,7 @@ BEGIN
     END IF;
     IF replicated THEN
         -- An error would stop the apply worker with all its tables.
-        IF leaf_id_internal.leaf_gapless_raise(NEW.series, wanted) THEN
+        IF leaf_id_internal.leaf_gapless_raise(NEW.series, wanted, NEW.series) THEN
             RETURN NULL;
         END IF;
     END IF;
@@ -113,7 +113,6 @@ AS $$
 DECLARE
     gone record;
     before bigint;
-    mark bigint;
 BEGIN
     IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         RETURN NULL;
@@ -133,14 +132,13 @@ BEGIN
         DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = gone.series RETURNING m.high INTO before;
         INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
         VALUES (gone.series, greatest(gone.last_number + 1, before))
-        ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high)
-        RETURNING m.high INTO mark;
+        ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
     END LOOP;
     IF TG_OP IN ('INSERT', 'UPDATE') THEN
         -- It may have waited for another row of its name to go after leaf_gapless_edit() read the mark, or
         -- for the mark of the name that it leaves to be raised. With a new snapshot, whatever the
         -- transaction's isolation.
-        PERFORM leaf_id_internal.leaf_gapless_raise(NEW.series, coalesce(mark - 1, 0));
+        PERFORM leaf_id_internal.leaf_gapless_raise(NEW.series, 0, coalesce(OLD.series, NEW.series));
     END IF;
     RETURN NULL;
 END

@@ -57,7 +57,7 @@ BEGIN
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = pg_catalog.format('"%s" must be %s', wrong.argument, wrong.allowed);
     END IF;
-    -- The key first: a tag created concurrently then causes an error.
+    -- The key first, with the mark of the name: a tag created concurrently then causes an error.
     PERFORM leaf_id_internal.leaf_make_key($1, $2, coalesce($6, ''));
     PERFORM leaf_id_internal.leaf_create_tag($1, 1, $3, $4, $2, NULL, $5, false, true);
 END

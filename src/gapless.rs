@@ -76,20 +76,28 @@ fn lock(series: &[u8]) -> Result<(Table, Option<Row>), Failure> {
     Ok((table, stored))
 }
 
-/// Raises the row of a series to this number and to the mark of its name; false if there is no such row.
-/// By oid, so that no trigger of others runs with the rights of ours, as in `tags::trigger::meet_mark`.
+/// Raises the row of a series, and its mark, to this number, the mark of its name and that of another one;
+/// false if there is no such row. By oid, so that no trigger of others runs with the rights of ours, as in
+/// `tags::trigger::meet_mark`: a tool that copies the table does not see it, so the mark has to.
 ///
 /// # Errors
 /// A table was altered.
-pub fn raise(series: &[u8], last_number: i64) -> Result<bool, Failure> {
+pub fn raise(series: &[u8], last_number: i64, other: &[u8]) -> Result<bool, Failure> {
     let (table, stored) = lock(series)?;
     let Some(stored) = stored else {
         return Ok(false);
     };
-    let mark = mark::lock_in(&MARKS, &Value::Text(series))?;
-    let last = last_number.max(mark.high() - 1).min(MAX);
+    let name = Value::Text(series);
+    let mark = mark::lock_in(&MARKS, &name)?;
+    let left = if other == series {
+        0
+    } else {
+        mark::lock_in(&MARKS, &Value::Text(other))?.high()
+    };
+    let last = last_number.max(mark.high().max(left) - 1).min(MAX);
     if stored.bigint(LAST_NUMBER) < Some(last) {
         table.update(&stored, &[(LAST_NUMBER, Value::Bigint(last))]);
+        mark.raise(name, last + 1);
     }
     Ok(true)
 }

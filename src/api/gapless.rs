@@ -16,8 +16,9 @@ fn leaf_gapless_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 #[pg_extern(strict, sql = false)]
 fn leaf_gapless_raise(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: a call of the SQL function of this name, which is strict.
-    let (series, last_number) = unsafe { (text(fcinfo, 0), second_bigint(fcinfo)) };
-    finish(gapless::raise(series, last_number))
+    let (series, last_number, other) =
+        unsafe { (text(fcinfo, 0), second_bigint(fcinfo), text(fcinfo, 2)) };
+    finish(gapless::raise(series, last_number, other))
 }
 
 #[pg_extern(sql = false)]

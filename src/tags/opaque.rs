@@ -91,7 +91,11 @@ pub fn create(tag: &Tag, last: i64, key: Option<&[u8]>) -> Result<(), Failure> {
     if keys.get(&heap::key(tag)).is_some() {
         return Err(Failure::Opaque(OpaqueError::KeyExists { tag: name() }));
     }
-    if had_tag(tag)? {
+    let mark = mark::lock(tag)?;
+    let tags = heap::open(heap::relation()?, Access::Read)?
+        .ok_or_else(|| Failure::missing(&heap::ALLOC))?;
+    // Or it had one, and was not forgotten.
+    if tags.get(&heap::key(tag)).is_some() || mark.high() > 0 {
         return Err(Failure::Opaque(OpaqueError::KeyTooLate { tag: name() }));
     }
     keys.insert(&[
@@ -99,14 +103,10 @@ pub fn create(tag: &Tag, last: i64, key: Option<&[u8]>) -> Result<(), Failure> {
         (LAST, Value::Bigint(last)),
         (KEY, Value::Bytes(&key)),
     ]);
+    // The transaction of a tag of this name that is created concurrently inserts the same mark: one of
+    // the two waits, and fails.
+    mark.raise(heap::key(tag), 1);
     Ok(())
-}
-
-/// True if a tag has this name, or had it and was not forgotten.
-fn had_tag(tag: &Tag) -> Result<bool, Failure> {
-    let tags = heap::open(heap::relation()?, Access::Read)?
-        .ok_or_else(|| Failure::missing(&heap::ALLOC))?;
-    Ok(tags.get(&heap::key(tag)).is_some() || mark::get(tag)? > 0)
 }
 
 /// The key of a name in hexadecimal.

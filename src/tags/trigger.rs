@@ -109,7 +109,7 @@ fn at_mark(edit: &Edit, new: &AllocRow, row: TagRow<Name>) -> Result<TagRow<Name
 /// others is fired twice.
 ///
 /// # Errors
-/// A table was altered, or the name has got a key, but its ids may be in use.
+/// A table was altered.
 pub fn meet_mark(edit: &mut Edit) -> Result<(), Failure> {
     let old_tag = edit.old.as_ref().map(|old| old.tag);
     let Some(new) = &mut edit.new else {
@@ -121,13 +121,6 @@ pub fn meet_mark(edit: &mut Edit) -> Result<(), Failure> {
     }
     pg::see_own_changes();
     let mark = mark::lock(&new.tag)?;
-    // A plain tag of this name was created, used and dropped since its key was made.
-    if edit.old.is_none() && !edit.replica && mark.high() > 1 && opaque::has_key_of_ours(&new.tag)?
-    {
-        return Err(Failure::Opaque(OpaqueError::KeyTooLate {
-            tag: new.tag.name(),
-        }));
-    }
     let left = match old_tag {
         Some(old) if old != new.tag => mark::lock(&old)?.high(),
         _ => 0,
@@ -197,6 +190,8 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     let mut raised = AllocRow { row, ..old.clone() };
     raised.row = update(edit, &old, &raised)?;
     table.update(&stored, &heap::changes(&raised.row));
+    // A tool that copies the table does not see that.
+    mark::lock(&new.tag)?.raise(heap::key(&new.tag), raised.row.max_id);
     Ok(Merged::Raised(Box::new(Edit {
         relation: edit.relation,
         old: Some(old),

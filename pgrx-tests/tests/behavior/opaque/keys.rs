@@ -77,10 +77,37 @@ fn a_name_whose_ids_are_in_use_gets_no_key() {
             watcher.value(&waits)
         });
         other.run("COMMIT");
-        let failure = creating.join().unwrap().unwrap_err();
-        failure.is("55000").says("is or was the name of a tag");
+        // Both insert the mark of the name.
+        creating.join().unwrap().unwrap_err().is("23505");
     });
+    session
+        .fails("SELECT leaf_id.leaf_opaque_create('t', 1000000)")
+        .is("55000")
+        .says("is or was the name of a tag");
     assert!(!session.value::<bool>("SELECT leaf_id_internal.leaf_has_key('t')"));
+}
+
+/// Of a key alone, no row keeps a tag from being created. Before: sessions issued plain ids of a name
+/// that then had a key.
+#[test]
+fn no_tag_is_created_while_its_name_gets_a_key() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let mut other = server.session();
+    other.run("BEGIN; SELECT leaf_id_internal.leaf_make_key('t', 1000000, '')");
+    let waits = format!(
+        "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = {} AND wait_event_type = 'Lock'",
+        session.pid()
+    );
+    std::thread::scope(|scope| {
+        let creating = scope.spawn(|| session.try_run("SELECT leaf_tag_create('t')"));
+        let mut watcher = server.session();
+        wait_until(LIMIT, "the tag to wait for the key", || {
+            watcher.value(&waits)
+        });
+        other.run("COMMIT");
+        creating.join().unwrap().unwrap_err().is("23505");
+    });
 }
 
 /// Dropped and recreated, the tag continues with the same key. After a reset to a lower number, ids

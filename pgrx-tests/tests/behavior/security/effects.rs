@@ -195,7 +195,7 @@ const STATEMENTS: &[&str] = &[
     "UPDATE leaf_id.leaf_opaque_key SET tag = '{own}'",
     "INSERT INTO leaf_id.leaf_opaque_key SELECT '{own}', last, key FROM leaf_id.leaf_opaque_key",
     "SELECT leaf_id_internal.leaf_next_here('v')",
-    "SELECT leaf_id_internal.leaf_gapless_raise('s', 1)",
+    "SELECT leaf_id_internal.leaf_gapless_raise('s', 1, 't')",
     "SELECT leaf_id_internal.leaf_skip_ids('v', {n})",
     "SELECT leaf_sync()",
     "SELECT leaf_check()",

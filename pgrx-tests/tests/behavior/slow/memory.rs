@@ -87,7 +87,7 @@ pub(super) const STATEMENTS: &[&str] = &[
     "BEGIN; SELECT leaf_id.leaf_worker_set_aside(6, now()); UPDATE leaf_id.leaf_registry SET max_skew_ms = max_skew_ms; ROLLBACK",
     "SELECT leaf_id.leaf_worker_retire(0), leaf_id.leaf_worker_retire(0, false)",
     "SELECT leaf_id_internal.leaf_skip_ids('t', leaf_segment_next('t') + 5), leaf_id_internal.leaf_function_name('leaf_sync'), leaf_id_internal.leaf_mark('t')",
-    "SELECT leaf_id_internal.leaf_gapless_raise('g', 1)",
+    "SELECT leaf_id_internal.leaf_gapless_raise('g', 1, 'h')",
     REFUSED[0].0,
     REFUSED[1].0,
     REFUSED[2].0,

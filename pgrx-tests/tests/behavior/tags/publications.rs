@@ -313,6 +313,48 @@ fn a_rename_onto_a_name_that_is_here_arrives() {
     wait_for(&mut here, series, &["x 0", "y 9"]);
 }
 
+/// A tool copies the tables, then a replicated row raises one that is here, then the copies are swapped in.
+/// Before: ids and numbers that the publisher has issued came again.
+#[test]
+fn what_was_merged_does_not_go_with_the_table() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let tables = ["leaf_alloc", "leaf_gapless"];
+    session.run("SELECT leaf_tag_create('t'), leaf_id.leaf_gapless_create('s')");
+    for table in tables {
+        session.keep_copy(table);
+    }
+    session.run(
+        "SET session_replication_role = replica;
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('t', 500);
+         INSERT INTO leaf_id.leaf_gapless (series, last_number) VALUES ('s', 499);
+         RESET session_replication_role",
+    );
+    for table in tables {
+        session.set_back(table);
+    }
+    assert_eq!(session.next("t"), 500);
+    assert_eq!(
+        session.value::<i64>("SELECT leaf_id.leaf_gapless_next('s')"),
+        500
+    );
+}
+
+/// The snapshot of the transaction has no mark. Before: the series went on below it.
+#[test]
+fn a_renamed_series_goes_on_above_a_mark_that_has_just_arrived() {
+    let server = Server::with_leaf_id(&[]);
+    let (mut session, mut other) = (server.session(), server.session());
+    session.run("SELECT leaf_id.leaf_gapless_create('s'); DELETE FROM leaf_id.leaf_gapless_mark");
+    session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class");
+    other.run("INSERT INTO leaf_id.leaf_gapless_mark (series, high) VALUES ('s', 900)");
+    session.run("UPDATE leaf_id.leaf_gapless SET series = 'z'; COMMIT");
+    assert_eq!(
+        session.value::<i64>("SELECT leaf_id.leaf_gapless_next('z')"),
+        900
+    );
+}
+
 /// A row filter on a column that is not part of the replica identity forbids all updates of a table.
 #[test]
 fn a_publication_with_a_row_filter_says_why_claims_fail() {
