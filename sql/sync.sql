@@ -553,13 +553,16 @@ BEGIN
             GROUP BY t.tag, t.root, r.relation, r.relowner, t.column_name, t.expression, t.unread
         ), tags AS (
             -- The largest value that counts, and of partitions and children that do not; any column
-            -- counts; one that counts was not read; the smallest end of those that count and were.
+            -- counts; one that counts was not read; the smallest end of those that count and were, or the largest of the others.
             SELECT t.tag,
                 max(t.largest) FILTER (WHERE t.may_raise OR t.is_counted AND t.largest < t.max_id) AS wanted,
                 max(t.largest) FILTER (WHERE t.is_placed AND NOT t.may_raise) AS left_out,
                 bool_or(t.may_raise) FILTER (WHERE t.unread IS NULL) AS may_raise,
                 bool_or(t.is_hidden AND (t.may_raise OR t.is_placed)) AS is_incomplete,
-                min(t.type_end) FILTER (WHERE t.may_raise AND t.unread IS NULL) AS tag_end
+                -- A stranger's narrow column must not end the ids of the others.
+                coalesce(
+                    min(t.type_end) FILTER (WHERE t.untrusted IS NULL AND t.unread IS NULL),
+                    max(t.type_end) FILTER (WHERE t.may_raise AND t.unread IS NULL)) AS tag_end
             FROM tables t GROUP BY t.tag
         )
         SELECT c.*, t.wanted, t.left_out, t.may_raise, t.is_incomplete, t.tag_end

@@ -175,6 +175,24 @@ fn what_a_hint_says_counts_no_strangers_column() {
     );
 }
 
+/// Its type says nothing of the application's. Before: ids ended at 32767, or the tag could not be created.
+#[test]
+fn a_strangers_type_ends_no_ids() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE ROLE app; CREATE ROLE stranger; GRANT CREATE ON SCHEMA public TO app, stranger; SET ROLE app;
+         CREATE TABLE a (id int DEFAULT leaf_segment_next('t')); INSERT INTO a VALUES (40000); SET ROLE stranger;
+         CREATE TABLE small (id smallint DEFAULT leaf_segment_next('t')); RESET ROLE",
+    );
+    session.run("SELECT leaf_sync('t')");
+    assert_eq!(
+        session.value::<i64>("SELECT max_value FROM leaf_id.leaf_alloc"),
+        2_147_483_647
+    );
+    assert_eq!(session.next("t"), 40_001);
+}
+
 /// Its owner may not raise a tag, but the table above is the word of one who may. Before: the tag was
 /// created below the ids in the partition.
 #[test]
