@@ -93,6 +93,18 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
     })
 }
 
+/// Removes the file: the next lease is another server's.
+///
+/// # Errors
+/// I/O error.
+pub fn forget() -> io::Result<()> {
+    match fs::remove_file(FILE.file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        removed => removed?,
+    }
+    protocol::sync_directory()
+}
+
 /// Marks the file as written at a clean shutdown: nothing was issued since it was written, and
 /// nothing will be before it is written again. So this run must have written it.
 ///

@@ -8,8 +8,8 @@ use leaf_id_core::state::{Refusal, State};
 use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
 use crate::error::{self, Failure, ResetError, SnowflakeError};
-use crate::files::protocol;
 use crate::files::reservation::{self as file, FoundReservation, Reservation};
+use crate::files::{self, protocol};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::Snowflake;
@@ -116,10 +116,11 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<Done>, Failu
     let is_own = was_opened || stored.is_some_and(|stored| stored.is_own(reader));
     // The file's contents are lost, or do not bound the ids of another server, which may have had
     // this worker id and led the clock.
-    let until_ms = if damaged || !is_own {
-        until_ms.max(terms.above_others_ms(pg::now_ms()))
-    } else {
+    let is_known = !damaged && is_own;
+    let until_ms = if is_known {
         until_ms
+    } else {
+        until_ms.max(terms.above_others_ms(pg::now_ms()))
     };
     if let Some(stored) = stored {
         check_order(snowflake, stored, until_ms)?;
@@ -136,6 +137,10 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<Done>, Failu
     generator.close();
     snowflake.show(State::Starting);
     let written = pg::while_waiting(WaitEvent::Snowflake, || {
+        // Nor do the new contents bound the ids of a lease: it is not gone on with.
+        if !is_known {
+            files::lease::forget()?;
+        }
         file::write(&Reservation {
             leased: snowflake.is_leased(),
             worker_id,

@@ -587,3 +587,23 @@ fn a_damaged_reservation_file_needs_another_worker_id() {
     assert_eq!([last, id].map(worker_of), [0, 1]);
     assert!(id > last);
 }
+
+/// The contents that a reset writes bound no ids of the lease. Before: the server went on with it.
+#[test]
+fn a_reservation_file_that_was_reset_needs_another_worker_id() {
+    let place = Place::new(LONG_MS);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    server.configure("leaf_id.worker_id", "5");
+    server.stop(Stop::Fast);
+    fs::write(server.reservation_file(), "garbled").unwrap();
+    server.launch();
+    server
+        .session()
+        .run("SELECT leaf_id.leaf_snowflake_reset(now())");
+    let reset = server.session().next_snowflake();
+    server.configure("leaf_id.worker_id", "auto");
+    server.restart();
+    let id = server.session().next_snowflake();
+    assert_eq!([last, reset, id].map(worker_of), [0, 5, 1]);
+}
