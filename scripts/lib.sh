@@ -180,8 +180,8 @@ server_name() {
     echo "$name"
 }
 
-# What a test result depends on. (Frozen scripts are copies.)
-TESTED=(src sql scripts pgrx-tests packaging Cargo.toml Cargo.lock build.rs leaf_id.control ':!sql/released' ':!*.md')
+# What a test result depends on. (Frozen scripts are copies, and no test runs release.sh.)
+TESTED=(src sql scripts pgrx-tests packaging Cargo.toml Cargo.lock build.rs leaf_id.control ':!sql/released' ':!scripts/release.sh' ':!*.md')
 
 # Prints the commit that is tested, and whether it was changed. Fails in a source archive.
 tested_commit() {

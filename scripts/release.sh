@@ -96,7 +96,8 @@ git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$ve
 notes >"$out/notes.md"
 # What the RPM packages are built from, beside the archive.
 crates=$(mktemp -d)
-cargo vendor --locked "$crates/vendor" 2>/dev/null | sed "s|$crates/||" >"$crates/vendor.toml"
+cargo vendor --locked "$crates/vendor" 2>"$crates/log" | sed "s|$crates/||" >"$crates/vendor.toml" ||
+    die "cargo vendor fails" "$(tail -n 5 "$crates/log")"
 tar -C "$crates" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(changed_at)" -c vendor vendor.toml |
     gzip --no-name --best >"$out/leaf_id-$version-vendor.tar.gz"
 rm -r "$crates"
