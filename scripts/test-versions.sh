@@ -2,9 +2,9 @@
 # test-versions.sh all: every test of tier all on the system's PostgreSQL, and those that need a
 # server on each of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of
 # them. 19, and what cannot be built here, is tested in a bare Debian that has its packages, without
-# these two, except for pg_upgrade to 19: that takes root and debootstrap. test-versions.sh another: tests of tier test that need
-# a server, on one of the others, chosen by the commit; if none is available, reports that and
-# succeeds.
+# these two, except for pg_upgrade to 19: that takes root and debootstrap. test-versions.sh another:
+# tests of tier test that need a server, on one of the others, chosen by the commit; if none is
+# available, reports that and succeeds.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

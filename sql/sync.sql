@@ -552,8 +552,8 @@ BEGIN
                 WHERE c.oid = CASE WHEN t.unread IS NULL THEN t.root ELSE t.member END) r
             GROUP BY t.tag, t.root, r.relation, r.relowner, t.column_name, t.expression, t.unread
         ), tags AS (
-            -- The largest value that counts, and of partitions and children that do not; any column
-            -- counts; one that counts was not read; the smallest end of those that count and were, or the largest of the others.
+            -- The largest value that counts, and of partitions and children that do not; any column counts; one that
+            -- counts was not read; the smallest end of those that count and were, or the largest of the others.
             SELECT t.tag,
                 max(t.largest) FILTER (WHERE t.may_raise OR t.is_counted AND t.largest < t.max_id) AS wanted,
                 max(t.largest) FILTER (WHERE t.is_placed AND NOT t.may_raise) AS left_out,

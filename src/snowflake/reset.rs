@@ -137,7 +137,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<Done>, Failu
     generator.close();
     snowflake.show(State::Starting);
     let written = pg::while_waiting(WaitEvent::Snowflake, || {
-        // Nor do the new contents bound the ids of a lease: it is not gone on with.
+        // The new contents do not bound the ids of a lease, either, so it is given up.
         if !is_known {
             files::lease::forget()?;
         }

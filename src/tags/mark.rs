@@ -1,8 +1,9 @@
 //! Marks of names: one past the highest id ever claimed under a name in this database. The rules
 //! are in `leaf_id_core::row`.
 //!
-//! Claims write marks by oid, bypassing triggers, like rows. Triggers in SQL (sql/tags.sql,
-//! sql/gapless.sql) write the marks left by edits, so that tools that copy the table see them.
+//! Claims write marks by oid, bypassing triggers, like rows; so do replicated rows that raise one here,
+//! and keys. Triggers in SQL (sql/tags.sql, sql/gapless.sql) write the marks left by edits, so that tools
+//! that copy the table see them.
 
 use super::heap::{self, Look};
 use crate::error::Failure;

@@ -103,8 +103,8 @@ pub fn create(tag: &Tag, last: i64, key: Option<&[u8]>) -> Result<(), Failure> {
         (LAST, Value::Bigint(last)),
         (KEY, Value::Bytes(&key)),
     ]);
-    // The transaction of a tag of this name that is created concurrently inserts the same mark: one of
-    // the two waits, and fails.
+    // A tag of this name that is created concurrently inserts the same mark: one of the two waits and
+    // fails, or both wait, and the deadlock is detected.
     mark.raise(heap::key(tag), 1);
     Ok(())
 }

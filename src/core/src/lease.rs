@@ -83,7 +83,8 @@ impl Lease {
     /// no server was running then, and of two copies the first to present the token invalidates the
     /// other. `next_token` is redrawn, since the other copy has it, too. Not detected: an original
     /// that is restarted without a reboot and uses its file because only its own connection to the
-    /// registry is down, while its copy presents the token. Never presenting the token would cover
+    /// registry is down, or because a registry that was promoted since accepts the segment in it, while
+    /// its copy presents the token. Never presenting the token would cover
     /// that, but then every reboot would take another worker id.
     #[must_use]
     pub fn of_file(self, found: FoundFile) -> Self {
