@@ -89,11 +89,7 @@ pub fn raise(series: &[u8], last_number: i64, other: &[u8]) -> Result<bool, Fail
     };
     let name = Value::Text(series);
     let mark = mark::lock_in(&MARKS, &name)?;
-    let left = if other == series {
-        0
-    } else {
-        mark::lock_in(&MARKS, &Value::Text(other))?.high()
-    };
+    let left = mark::lock_in(&MARKS, &Value::Text(other))?.high();
     let last = last_number.max(mark.high().max(left) - 1).min(MAX);
     if stored.bigint(LAST_NUMBER) < Some(last) {
         table.update(&stored, &[(LAST_NUMBER, Value::Bigint(last))]);
