@@ -324,7 +324,7 @@ AS $$
     WHERE l.state = 'leased' AND abs(l.clock_offset_ms) > l.max_skew_ms
     UNION ALL
     SELECT 'info', format('node "%s" has %s worker ids', f.name, count(*)), max(f.since), NULL,
-        'A server without its lease file gets another one, as after a crash of the machine. Copies need a "leaf_id.node_name" each.'
+        'A server without its lease file gets another one, as after a reboot of the machine. Copies need a "leaf_id.node_name" each.'
     FROM leaf_id.fleet f
     WHERE f.kind = 'member' AND f.state = 'leased'
     GROUP BY f.name, f.system_identifier, f.role_name

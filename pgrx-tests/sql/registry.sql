@@ -212,7 +212,7 @@ SELECT status, worker_id, a.floor_ms = r.moved_floor_ms AS above FROM public.ans
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 
--- Servers of one name crashed or were copied; three have a worker id each. A clock is off.
+-- Servers of one name were rebooted or copied; three have a worker id each. A clock is off.
 CREATE VIEW of_members AS
 SELECT severity, regexp_replace(what, '-?\d+ ms', '... ms') AS what, since IS NOT NULL AS since, remedy, advice
 FROM leaf_id.problems WHERE what LIKE '%node "%';

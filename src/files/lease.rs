@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{FoundFile, Lease};
+use leaf_id_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Origin, Place};
@@ -24,8 +24,6 @@ struct Document {
     lease: Lease,
     /// Boot id of the machine, if available.
     boot_id: Option<String>,
-    /// Written at a clean shutdown.
-    clean: bool,
     #[serde(flatten)]
     origin: Origin,
 }
@@ -49,8 +47,8 @@ pub struct HolderIdentity {
     pub layout: Layout,
 }
 
-/// Reads the valid part of the last run's lease: an empty one if there is no file, if it is a copy,
-/// or if it belongs to another holder.
+/// Reads the last run's lease: an empty one if there is no file, if it is a copy or another holder's, or
+/// after a reboot: where a copied disk is booted, its file looks like the original.
 ///
 /// # Errors
 /// The file cannot be read or is corrupt.
@@ -58,19 +56,18 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
     let Some(document) = protocol::read::<Document>(&FILE)? else {
         return Ok(Lease::default());
     };
-    let metadata = fs::metadata(FILE.file)?;
     let boot_id = boot_id();
-    let found = FoundFile {
-        original: document.origin.is_original(&FILE)?
-            && document.origin.system_identifier == pg::system_identifier()
-            && document.holder == *identity,
-        // A snapshot of the disk is another device, although its files look the same.
-        same_boot: boot_id.is_some()
-            && document.boot_id == boot_id
-            && document.origin.identity.device == metadata.dev(),
-        clean: document.clean,
-    };
-    let lease = document.lease.of_file(found);
+    let is_own = document.origin.is_original(&FILE)?
+        && document.origin.system_identifier == pg::system_identifier()
+        && document.holder == *identity
+        && boot_id.is_some()
+        && document.boot_id == boot_id
+        // A snapshot of the disk is another device.
+        && document.origin.identity.device == fs::metadata(FILE.file)?.dev();
+    if !is_own {
+        return Ok(Lease::default());
+    }
+    let lease = document.lease;
     let max_worker_id = identity.layout.max_worker_id();
     if (lease.grant).is_some_and(|grant| grant.worker_id > max_worker_id) {
         let what = "a number in it is out of range";
@@ -88,7 +85,6 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
         holder: identity.clone(),
         lease: *lease,
         boot_id: boot_id(),
-        clean: false,
         origin,
     })
 }
@@ -99,26 +95,7 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
 /// I/O error.
 pub fn forget() -> io::Result<()> {
     match fs::remove_file(FILE.file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        removed => removed?,
-    }
-    protocol::sync_directory()
-}
-
-/// Marks the file as written at a clean shutdown: nothing was issued since it was written, and
-/// nothing will be before it is written again. So this run must have written it.
-///
-/// # Errors
-/// As [`protocol::write`].
-pub fn mark_clean() -> io::Result<()> {
-    match protocol::read::<Document>(&FILE)? {
-        Some(document) if document.origin.is_original(&FILE)? => {
-            protocol::write(&FILE, |origin| Document {
-                clean: true,
-                origin,
-                ..document
-            })
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }

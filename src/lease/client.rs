@@ -3,9 +3,7 @@
 
 use std::io;
 
-use leaf_id_core::lease::{
-    Effect, Grant, Heard, Lease, LeaseHolder, MAX_RETRY_MS, Question, Status, Step,
-};
+use leaf_id_core::lease::{Effect, Grant, Heard, Lease, LeaseHolder, Question, Status, Step};
 
 use crate::files;
 use crate::files::lease::HolderIdentity;
@@ -22,8 +20,8 @@ pub struct LeaseClient {
     registry: Registry,
     identity: HolderIdentity,
     holder: LeaseHolder,
-    /// The lease as stored in the file; `None` if not written in this run.
-    written: Option<Lease>,
+    /// The lease as stored in the file.
+    written: Lease,
     /// A grant not yet written to the file, and whether it is a new one; see [`Effect::Use`].
     pending: Option<(Grant, bool)>,
     asked: Option<(u64, Question)>,
@@ -54,21 +52,22 @@ impl LeaseClient {
     /// were issued, so the registry must take this for another server.
     pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
         let identity = identity(&registry);
-        let lease = match files::lease::read(&identity) {
-            // A registry on this server is reachable, and must be asked: another server may have
-            // had both the lease and the registry since.
-            Ok(lease) if sound && registry.is_here() => Lease {
+        let written = files::lease::read(&identity).unwrap_or_else(|error| {
+            pgrx::warning!(
+                "leaf_id: leaf_id_lease.json is not used, and the worker registry is asked for a worker id: {error}"
+            );
+            Lease::default()
+        });
+        let lease = if !sound {
+            Lease::default()
+        } else if registry.is_here() {
+            // Another server may have had both the lease and the registry since.
+            Lease {
                 grant: None,
-                ..lease
-            },
-            Ok(lease) if sound => lease,
-            Ok(_) => Lease::default(),
-            Err(error) => {
-                pgrx::warning!(
-                    "leaf_id: leaf_id_lease.json is not used, and the worker registry is asked for a worker id: {error}"
-                );
-                Lease::default()
+                ..written
             }
+        } else {
+            written
         };
         area.registry().tell_lease(|status| {
             *status = LeaseStatus {
@@ -76,18 +75,21 @@ impl LeaseClient {
                 ..LeaseStatus::NONE
             };
         });
-        Self {
+        let mut client = Self {
             area,
             registry,
             identity,
             holder: LeaseHolder::new(lease),
-            written: None,
+            written,
             pending: None,
             asked: None,
             problem: None,
             file_problem: None,
             hurried_at_ms: i64::MIN,
-        }
+        };
+        let effect = client.holder.begin(pg::clocks().wall_ms);
+        client.follow(effect, WorkerIdSource::File);
+        client
     }
 
     /// True if the settings have not changed.
@@ -124,11 +126,7 @@ impl LeaseClient {
         }
         match self.holder.step(pg::clocks()) {
             Step::Wait(ms) => (Effect::Keep, ms.map(|ms| ms + 1)),
-            Step::Ask => {
-                let effect = self.ask();
-                // If no request could be sent, try again.
-                (effect, self.asked.is_none().then_some(1))
-            }
+            Step::Ask => self.ask(),
         }
     }
 
@@ -141,40 +139,35 @@ impl LeaseClient {
             return Effect::Keep;
         };
         self.asked = None;
-        let (effect, source) = match reply {
+        match reply {
             LeaseReply::Answered(heard, detail) => {
                 let effect = self.holder.hear(&question, &heard, token);
                 self.note_answer(&heard, &detail.get(), &effect);
-                (effect, WorkerIdSource::Registry)
+                self.follow(effect, WorkerIdSource::Registry)
             }
-            LeaseReply::Failed(error) => {
-                let sent = self.area.registry().was_sent(number);
-                (self.fail(&error.get(), sent), WorkerIdSource::File)
-            }
-        };
-        self.follow(effect, source)
-    }
-
-    /// The part of an effect that applies at once. A grant is not written to the file yet.
-    fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Effect {
-        match effect {
-            Effect::Keep => {}
-            Effect::Use { grant, anew } => {
-                self.note_grant(&grant, source);
-                self.pending = Some((grant, anew));
-                return Effect::Keep;
-            }
-            Effect::Close(_) => self.pending = None,
+            LeaseReply::Failed(error) => self.fail(&error.get()),
         }
-        effect
     }
 
-    /// Sends the request that is due.
-    fn ask(&mut self) -> Effect {
+    /// The part of an effect that applies at once. A grant is used once it is in the file.
+    fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Effect {
+        let Effect::Use { grant, anew } = effect else {
+            return effect;
+        };
+        self.area.registry().tell_lease(|status| {
+            status.source = source;
+            status.worker_id = grant.worker_id;
+            status.until_ms = Some(grant.reserved_until_ms);
+        });
+        self.pending = Some((grant, anew));
+        Effect::Keep
+    }
+
+    /// Sends the request that is due. Returns as [`LeaseClient::tend`].
+    fn ask(&mut self) -> (Effect, Option<i64>) {
         self.holder.prepare(token);
-        if self.write_down().is_err() {
-            let effect = self.holder.unsent(pg::clocks(), RETRY_MS);
-            return self.follow(effect, WorkerIdSource::File);
+        if let Err(again) = self.write_down() {
+            return (Effect::Keep, Some(again));
         }
         let question = self.holder.ask();
         let name = &self.registry.database;
@@ -184,10 +177,7 @@ impl LeaseClient {
         });
         let database = match database {
             Ok(database) => database,
-            Err(error) => {
-                let effect = self.fail(&error, false);
-                return self.follow(effect, WorkerIdSource::File);
-            }
+            Err(error) => return (self.fail(&error), Some(1)),
         };
         let server = self.registry.server.as_deref().unwrap_or_default();
         let number = self.area.registry().ask(LeaseQuestion {
@@ -200,7 +190,7 @@ impl LeaseClient {
             layout: self.identity.layout,
         });
         self.asked = Some((number, question));
-        Effect::Keep
+        (Effect::Keep, None)
     }
 
     /// Number of the request in flight, for which a registrar is to be started.
@@ -210,14 +200,13 @@ impl LeaseClient {
 
     fn write_down(&mut self) -> Result<(), i64> {
         let lease = *self.holder.lease();
-        if self.written == Some(lease) {
+        if self.written == lease {
             return Ok(());
         }
         let result: io::Result<()> = files::lease::write(&self.identity, &lease);
         match result {
             Ok(()) => {
-                self.area.snowflake.note_lease_file();
-                self.written = Some(lease);
+                self.written = lease;
                 if self.file_problem.take().is_some() {
                     pgrx::log!("leaf_id: leaf_id_lease.json can be written again");
                 }
@@ -239,8 +228,8 @@ impl LeaseClient {
         }
     }
 
-    /// Handles a question without an answer. `sent`: the registry was asked, or cannot be reached.
-    fn fail(&mut self, error: &str, sent: bool) -> Effect {
+    /// Handles a question that was not sent, or was not answered.
+    fn fail(&mut self, error: &str) -> Effect {
         let now = pg::clocks();
         let registry = &self.identity.registry;
         self.area.registry().tell_lease(|status| {
@@ -251,17 +240,10 @@ impl LeaseClient {
             Some(_) => "; snowflake ids stop when the lease is used up",
             None => "",
         };
-        let what = if sent {
-            format!("worker registry \"{registry}\" does not answer")
-        } else {
-            format!("could not ask worker registry \"{registry}\"")
-        };
-        self.log(format!("{what}{effect}: {error}"));
-        if sent {
-            self.holder.fail(now)
-        } else {
-            self.holder.unsent(now, MAX_RETRY_MS)
-        }
+        self.log(format!(
+            "no answer from worker registry \"{registry}\"{effect}: {error}"
+        ));
+        self.holder.fail(now)
     }
 
     /// Logs a problem once.
@@ -312,14 +294,6 @@ impl LeaseClient {
                 self.log(format!("worker registry \"{registry}\" {act}: {detail}"));
             }
         }
-    }
-
-    fn note_grant(&self, grant: &Grant, source: WorkerIdSource) {
-        self.area.registry().tell_lease(|status| {
-            status.source = source;
-            status.worker_id = grant.worker_id;
-            status.until_ms = Some(grant.reserved_until_ms);
-        });
     }
 }
 

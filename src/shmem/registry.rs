@@ -1,8 +1,7 @@
 //! Mailbox between the launcher and the registrar, and the lease status shown to sessions.
 //!
 //! 1. The launcher stores a request under a new number and starts a registrar with that number.
-//! 2. The registrar takes the request by its number, and notes it as sent once the registry is reached,
-//!    or cannot be. So does the launcher if it has to end a registrar that connects.
+//! 2. The registrar takes the request by its number.
 //! 3. It stores the reply, which wakes the launcher. A reply to an abandoned request is dropped.
 //!
 //! Protected by its own lock.
@@ -58,7 +57,7 @@ pub enum WorkerIdSource {
     Setting,
     /// The registry.
     Registry,
-    /// The lease file of an earlier run; the registry has not answered since.
+    /// The lease file of an earlier run; the registry has not renewed it since.
     File,
 }
 
@@ -101,10 +100,6 @@ impl LeaseStatus {
 pub struct RegistryMailbox {
     number: u64,
     request: Option<LeaseQuestion>,
-    /// The registrar connects to the registry.
-    connecting: bool,
-    /// The registry was asked, or cannot be reached.
-    sent: bool,
     reply: Option<LeaseReply>,
     status: LeaseStatus,
 }
@@ -114,8 +109,6 @@ impl RegistryMailbox {
     pub const NEW: Self = Self {
         number: 0,
         request: None,
-        connecting: false,
-        sent: false,
         reply: None,
         status: LeaseStatus::NONE,
     };
@@ -138,7 +131,6 @@ impl<'a> Registry<'a> {
         self.mailbox.with(|mailbox| {
             mailbox.number += 1;
             mailbox.request = Some(request);
-            (mailbox.connecting, mailbox.sent) = (false, false);
             mailbox.reply = None;
             mailbox.number
         })
@@ -158,31 +150,6 @@ impl<'a> Registry<'a> {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.request.take()).flatten()
         })
-    }
-
-    /// Notes that the registrar is connecting, to ask request `number`.
-    pub fn note_connecting(&self, number: u64) {
-        self.mailbox
-            .with(|mailbox| mailbox.connecting |= mailbox.number == number);
-    }
-
-    /// Notes that a registrar took too long. If it was connecting, the registry cannot be reached: libpq
-    /// blocks in looking up a host name.
-    pub fn note_ended(&self, number: u64) {
-        self.mailbox
-            .with(|mailbox| mailbox.sent |= mailbox.number == number && mailbox.connecting);
-    }
-
-    /// Notes that the registry is asked request `number`, or cannot be reached.
-    pub fn note_sent(&self, number: u64) {
-        self.mailbox
-            .with(|mailbox| mailbox.sent |= mailbox.number == number);
-    }
-
-    /// True if that was noted of request `number`.
-    pub fn was_sent(&self, number: u64) -> bool {
-        self.mailbox
-            .read(|mailbox| mailbox.sent && mailbox.number == number)
     }
 
     /// Stores the reply to request `number`, unless that was replaced or has a reply.

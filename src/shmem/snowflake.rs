@@ -57,8 +57,6 @@ pub struct Snowflake {
     /// See [`leaf_id_core::keeper::Keeper::kept_worker_id`], plus 2; 1 if there is none; 0: no
     /// launcher has looked yet.
     kept_worker_id: AtomicU32,
-    /// A launcher of this run has written the lease file.
-    lease_file_written: AtomicU32,
     /// The full millisecond whose end a session is watching for, in Unix milliseconds. Written a
     /// thousand times a second, so not in the generator's cache line.
     watched_ms: AtomicI64,
@@ -147,17 +145,6 @@ impl Snowflake {
     pub fn keep_worker_id(&self, kept: Option<u16>) {
         let number = kept.map_or(1, |worker_id| u32::from(worker_id) + 2);
         self.kept_worker_id.store(number, Ordering::Release);
-    }
-
-    /// Reports that the lease file is this run's.
-    pub fn note_lease_file(&self) {
-        self.lease_file_written.store(1, Ordering::Release);
-    }
-
-    /// True if the worker id is leased, and this run has written the lease file: a clean stop may
-    /// mark that, and not one that a crashed run or a disk's original has left.
-    pub fn has_lease_file(&self) -> bool {
-        self.is_leased() && self.lease_file_written.load(Ordering::Acquire) != 0
     }
 
     /// True if the configuration has a `leaf_id.worker_id` that is not valid.

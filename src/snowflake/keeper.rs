@@ -16,8 +16,8 @@ use leaf_id_core::sometimes;
 use leaf_id_core::state::State;
 
 use super::reservation::{max_lead_ms, reservation_ms, reserve, used_before};
+use crate::files::protocol;
 use crate::files::reservation::{self as file, Reservation};
-use crate::files::{lease, protocol};
 use crate::guc::{self, WorkerId};
 use crate::lease::client::LeaseClient;
 use crate::pg::{self, WaitEvent};
@@ -278,10 +278,6 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
             issued: true,
             used: used_before(last.worker_id, i64::MIN)?.0,
         })?;
-    }
-    // Also of a server that no call has asked for an id.
-    if snowflake.has_lease_file() {
-        lease::mark_clean()?;
     }
     Ok(())
 }

@@ -49,9 +49,9 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
     settings::pin();
     pg::report_activity(Some(c"ask the worker registry"));
     let result = if request.server.get().is_empty() {
-        ask_here(area, &request, number)
+        ask_here(&request)
     } else {
-        ask_there(area, &request, number)
+        ask_there(&request, number)
     };
     let reply = result.unwrap_or_else(|message| LeaseReply::Failed(Explanation::new(&message)));
     area.registry().reply(number, reply);
@@ -89,8 +89,8 @@ fn understand(
     Ok(LeaseReply::Answered(heard, Explanation::new(&detail)))
 }
 
-/// Sends the request with this number to the registry in this database.
-fn ask_here(area: &Area, request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
+/// Sends the request to the registry in this database.
+fn ask_here(request: &LeaseQuestion) -> Result<LeaseReply, String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
     }
@@ -99,7 +99,6 @@ fn ask_here(area: &Area, request: &LeaseQuestion, number: u64) -> Result<LeaseRe
         if !lease::registry::is_here() {
             return Err("extension \"leaf_id\" is not installed in its database".to_string());
         }
-        area.registry().note_sent(number);
         sent = pg::clocks();
         let reply = lease::registry::ask(true, || Ok(asked(request, sent)));
         reply.map_err(|failure| failure.report().message().to_string())
@@ -116,23 +115,17 @@ fn destination(request: &LeaseQuestion) -> Result<Destination, String> {
 }
 
 /// Sends the request with this number to the registry on the foreign server.
-fn ask_there(area: &Area, request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
+fn ask_there(request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
     let destination = destination(request)?;
     let mut connection = Connection::new("leaf_worker_lease");
     // Start with a different host each time, since a silent one uses up the timeout.
     connection.begin_with(usize::try_from(number).unwrap_or(0));
     connection.open(destination);
-    area.registry().note_connecting(number);
     let mut patience = Patience::new(request);
     let mut sent = pg::clocks();
     loop {
         let now = Instant::now();
-        let event = connection.turn(now);
-        // It was reached, cannot be, or says nothing.
-        if event.is_some() || patience.left(now).is_zero() {
-            area.registry().note_sent(number);
-        }
-        match event {
+        match connection.turn(now) {
             Some(Event::Opened) => {
                 sent = pg::clocks();
                 let asked = connection.ask(&asked(request, sent), patience.left(now), now);

@@ -269,7 +269,6 @@ impl Registrar {
             } else {
                 // It may be waiting for a standby. It will end soon, and the handle is not needed.
                 started.worker.terminate(area);
-                area.registry().note_ended(started.question);
                 "the registrar had to be ended: it took too long"
             };
             fail(area, started.question, text);

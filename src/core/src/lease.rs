@@ -4,18 +4,17 @@
 //! A lease is a segment of time, as a segment of a tag is one of numbers: see [`crate::registry`].
 //! The generator's reservation never exceeds R, its end. A restarted server bounds the ids of its
 //! last run by its reservation (I7), and proves by a token in a file that it is the server known to
-//! the registry. A copy cannot prove it: see [`Lease::of_file`].
+//! the registry. A copy cannot prove it: the file counts only on the disk and in the boot that wrote it.
 //!
 //! No lease ends by a clock: a holder whose R is used up has no time left to reserve. The clocks
 //! only pace requests.
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
+//! | start | the file has a grant that has not passed | holding |
 //! | any | a grant | holding |
 //! | holding | a refusal, or no answer | holding, up to R |
-//! | remembering a grant of an earlier run | no answer | holding |
-//! | remembering, or without a grant | a refusal | without a grant |
-//! | any | a question that was not sent | the same |
+//! | without a grant | a refusal, or no answer | the same |
 
 use serde::{Deserialize, Serialize};
 
@@ -52,60 +51,16 @@ pub struct Grant {
 }
 
 /// The durable state of a lease: written to the file before a grant is used, and before a request
-/// is sent.
+/// is sent. A restarted server goes on with the grant in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Lease {
-    /// Last grant; `None` if it was refused, or must not be used any more.
+    /// Last grant; `None` if there is none that may be used.
     pub grant: Option<Grant>,
     /// Token that the registry recorded with it; 0 if none.
     pub token: i64,
     /// Token to be recorded next. Reused until an answer arrives: the registry may have recorded it
     /// although the answer was lost. 0 if none was drawn.
     pub next_token: i64,
-}
-
-/// Provenance of a lease file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FoundFile {
-    /// The file as written by this server, not a copy.
-    pub original: bool,
-    /// The machine has not been rebooted since, and the disk is the same.
-    pub same_boot: bool,
-    /// Written at a clean shutdown: nothing was issued afterwards.
-    pub clean: bool,
-}
-
-impl Lease {
-    /// The part of a lease file that is valid at startup.
-    ///
-    /// A disk may have been copied while its server ran, and that server may still be running. So
-    /// after a reboot nothing but the token is used, and only if it was written at a clean shutdown:
-    /// no server was running then, and of two copies the first to present the token invalidates the
-    /// other. `next_token` is redrawn, since the other copy has it, too. Not detected: an original
-    /// that is restarted without a reboot and uses its file because only its own connection to the
-    /// registry is down, or because a registry that was promoted since accepts the segment in it, while
-    /// its copy presents the token. Never presenting the token would cover
-    /// that, but then every reboot would take another worker id.
-    #[must_use]
-    pub fn of_file(self, found: FoundFile) -> Self {
-        match found {
-            FoundFile {
-                original: true,
-                same_boot: true,
-                ..
-            } => self,
-            FoundFile {
-                original: true,
-                clean: true,
-                ..
-            } => Self {
-                grant: None,
-                token: self.token,
-                next_token: 0,
-            },
-            _ => Self::default(),
-        }
-    }
 }
 
 /// A question to the registry.
@@ -240,8 +195,6 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseHolder {
     lease: Lease,
-    /// The grant is from an earlier run and not in use yet.
-    is_remembered: bool,
     asking: bool,
     /// Time of the next request, by whichever clock comes to it first: the monotonic one does not
     /// see a pause of the virtual machine.
@@ -256,7 +209,7 @@ pub struct LeaseHolder {
 const RETRY_MS: i64 = 1000;
 /// Max retry interval, in milliseconds. A tenth of what is granted ahead applies if shorter, but at
 /// least 100 ms.
-pub const MAX_RETRY_MS: i64 = 30_000;
+const MAX_RETRY_MS: i64 = 30_000;
 const MIN_RETRY_MS: i64 = 100;
 /// At once.
 const NOW: Clocks = Clocks {
@@ -270,7 +223,6 @@ impl LeaseHolder {
     pub fn new(lease: Lease) -> Self {
         Self {
             lease,
-            is_remembered: true,
             asking: false,
             ask_at: NOW,
             ahead_ms: i64::MAX,
@@ -287,7 +239,18 @@ impl LeaseHolder {
     /// The grant in use.
     #[must_use]
     pub fn grant(&self) -> Option<Grant> {
-        self.lease.grant.filter(|_| !self.is_remembered)
+        self.lease.grant
+    }
+
+    /// The effect of the grant of an earlier run, when the server starts. One that has passed is dropped:
+    /// it has no time left, and a refusal is to say why there is no other.
+    pub fn begin(&mut self, wall_ms: i64) -> Effect {
+        let grant = self.lease.grant;
+        self.lease.grant = grant.filter(|grant| grant.reserved_until_ms > wall_ms);
+        match self.lease.grant {
+            Some(grant) => Effect::Use { grant, anew: true },
+            None => Effect::Keep,
+        }
     }
 
     /// The next action.
@@ -304,14 +267,12 @@ impl LeaseHolder {
         }
     }
 
-    /// Draws the token of the next request. If true, [`LeaseHolder::lease`] must be written to the
-    /// file before [`LeaseHolder::ask`].
-    pub fn prepare(&mut self, draw: impl FnMut() -> i64) -> bool {
-        let drawn = self.lease.next_token == 0;
-        if drawn {
+    /// Draws the token of the next request, if there is none. [`LeaseHolder::lease`] must be in the file
+    /// before [`LeaseHolder::ask`].
+    pub fn prepare(&mut self, draw: impl FnMut() -> i64) {
+        if self.lease.next_token == 0 {
             self.lease.next_token = other_token(self.lease.token, draw);
         }
-        drawn
     }
 
     /// The request that is due; it counts as sent from now on.
@@ -329,22 +290,9 @@ impl LeaseHolder {
         }
     }
 
-    /// Handles a request that will not be answered.
+    /// Handles a request that was not sent or not answered.
     pub fn fail(&mut self, now: Clocks) -> Effect {
         self.again(now, MAX_RETRY_MS);
-        // The registry was asked first; without an answer the earlier grant is valid.
-        let was_remembered = core::mem::take(&mut self.is_remembered);
-        match self.lease.grant {
-            Some(grant) if was_remembered => Effect::Use { grant, anew: true },
-            Some(_) => Effect::Keep,
-            None => Effect::Close(Refusal::NoAnswer),
-        }
-    }
-
-    /// Handles a question that was not sent. A grant of an earlier run is not used: the registry, which
-    /// may know better, was not asked. `longest_ms`: max retry interval.
-    pub fn unsent(&mut self, now: Clocks, longest_ms: i64) -> Effect {
-        self.again(now, longest_ms);
         match self.grant() {
             Some(_) => Effect::Keep,
             None => Effect::Close(Refusal::NoAnswer),
@@ -376,9 +324,6 @@ impl LeaseHolder {
             sometimes!("lease: kept though refused");
             return Effect::Keep;
         }
-        // The registry knows better what became of a grant of an earlier run.
-        self.is_remembered = false;
-        self.lease.grant = None;
         let by_ms = heard.skew();
         if status == Status::Clock && by_ms.is_none() {
             // The request was slow, and the clock may be right.
@@ -416,7 +361,6 @@ impl LeaseHolder {
             token: question.next_token,
             next_token: other_token(question.next_token, draw),
         };
-        self.is_remembered = false;
         self.asking = false;
         self.failures = 0;
         self.ask_at = sent.plus((self.ahead_ms / 3).max(MIN_RETRY_MS));

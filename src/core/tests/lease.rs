@@ -12,8 +12,7 @@
 )]
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, MAX_RETRY_MS, Peers,
-    Question, Status, Step,
+    Answer, Clocks, Effect, Grant, Heard, Lease, LeaseHolder, Peers, Question, Status, Step,
 };
 use leaf_id_core::state::Refusal;
 
@@ -41,6 +40,10 @@ const FILE: Lease = Lease {
 const USED: Effect = Effect::Use {
     grant: GRANT,
     anew: true,
+};
+const CONTINUED: Effect = Effect::Use {
+    grant: GRANT,
+    anew: false,
 };
 const NO_PEERS: Peers = Peers {
     votes: 0,
@@ -80,10 +83,10 @@ impl Server {
         server
     }
 
-    /// A server that uses the grant of its file, since it got no answer.
+    /// A server that uses the grant of its file.
     fn restarted() -> Self {
         let mut server = Self::new(FILE);
-        assert_eq!(server.ask_and_fail(), USED);
+        assert_eq!(server.holder.begin(GRANT.reserved_until_ms - 1), USED);
         server
     }
 
@@ -149,34 +152,34 @@ fn granted(grant: Grant) -> Heard {
 fn each_row_of_the_table_holds() {
     // Without a grant.
     let mut server = Server::new(Lease::default());
+    assert_eq!(server.holder.begin(0), Effect::Keep);
     assert_eq!(server.ask_and_fail(), NO_ANSWER);
     assert_eq!(server.ask_and_hear(granted(GRANT)), USED);
     // Holding.
     assert_eq!(server.holder.grant(), Some(GRANT));
     assert_eq!(server.ask_and_fail(), Effect::Keep);
     assert_eq!(server.ask_and_fail(), Effect::Keep);
-    // Remembering.
-    let mut server = Server::new(FILE);
+    // Restarted.
+    let mut server = Server::restarted();
     assert_eq!(server.ask().held, Some(GRANT));
-    assert_eq!(server.holder.grant(), None, "the registry is asked first");
-    assert_eq!(server.holder.fail(BEGIN), USED);
-    assert_eq!(server.holder.grant(), Some(GRANT));
-    assert_eq!(server.ask_and_fail(), Effect::Keep);
-    assert_eq!(Server::new(FILE).ask_and_hear(granted(GRANT)), USED);
-    // A question that was not sent: nothing changes, and the next one is the same.
-    for (mut server, effect, unanswered) in [
-        (Server::new(Lease::default()), NO_ANSWER, NO_ANSWER),
-        (Server::holding(), Effect::Keep, Effect::Keep),
-        (Server::restarted(), Effect::Keep, Effect::Keep),
-        (Server::new(FILE), NO_ANSWER, USED),
+    assert_eq!(server.holder.fail(BEGIN), Effect::Keep);
+    assert_eq!(server.ask_and_hear(granted(GRANT)), CONTINUED);
+    let mut late = Server::new(FILE);
+    let passed = late.holder.begin(GRANT.reserved_until_ms);
+    assert_eq!(passed, Effect::Keep);
+    assert_eq!(late.holder.grant(), None);
+    assert_eq!(late.ask().token, TOKEN);
+    // Without an answer nothing changes, and the next question is the same.
+    for (mut server, effect) in [
+        (Server::new(Lease::default()), NO_ANSWER),
+        (Server::holding(), Effect::Keep),
+        (Server::restarted(), Effect::Keep),
     ] {
         let question = server.ask();
-        let (lease, grant) = (*server.holder.lease(), server.holder.grant());
-        assert_eq!(server.holder.unsent(BEGIN, MAX_RETRY_MS), effect);
+        let lease = *server.holder.lease();
+        assert_eq!(server.holder.fail(BEGIN), effect);
         assert_eq!(*server.holder.lease(), lease);
-        assert_eq!(server.holder.grant(), grant);
         assert_eq!(server.ask(), question);
-        assert_eq!(server.holder.fail(BEGIN), unanswered);
     }
 
     for (status, refusal) in REFUSALS {
@@ -187,13 +190,15 @@ fn each_row_of_the_table_holds() {
             assert_eq!(server.holder.grant(), Some(GRANT), "{status:?}");
             assert_eq!(*server.holder.lease(), lease, "{status:?}");
         }
-        for lease in [FILE, Lease::default()] {
+        let token_alone = Lease {
+            grant: None,
+            ..FILE
+        };
+        for lease in [token_alone, Lease::default()] {
             let mut server = Server::new(lease);
             let closed = Effect::Close(refusal);
             assert_eq!(server.ask_and_hear(refused), closed, "{status:?}");
             assert_eq!(server.holder.grant(), None, "{status:?}");
-            // In the file, too: the next start would use it without an answer.
-            assert_eq!(server.holder.lease().grant, None, "{status:?}");
             assert_eq!(server.holder.lease().token, lease.token, "{status:?}");
             assert_eq!(server.ask_and_fail(), NO_ANSWER, "{status:?}");
         }
@@ -216,10 +221,6 @@ fn a_slow_answer_proves_nothing_of_the_clock() {
     };
     let mut server = Server::new(Lease::default());
     assert_eq!(server.ask_and_hear(slow), Effect::Keep);
-    let mut server = Server::new(FILE);
-    assert_eq!(server.ask_and_hear(slow), Effect::Keep);
-    assert_eq!(server.holder.grant(), None);
-    // A refusal all the same.
     assert_eq!(server.ask_and_fail(), NO_ANSWER);
 }
 
@@ -280,10 +281,6 @@ fn a_grant_goes_on_or_begins_anew() {
             assert_eq!(server.ask_and_hear(granted(grant)), used, "{grant:?}");
             assert_eq!(server.holder.grant(), Some(grant));
         }
-        // What is only remembered is not in use.
-        let begins = Effect::Use { grant, anew: true };
-        let mut server = Server::new(FILE);
-        assert_eq!(server.ask_and_hear(granted(grant)), begins, "{grant:?}");
     }
 }
 
@@ -309,35 +306,11 @@ fn the_next_token_is_kept_until_an_answer_comes() {
     assert_eq!((third.token, third.next_token), (12, 13));
     // That of a file, too; if it has none, one is drawn and written before it is sent.
     assert_eq!(Server::new(FILE).ask().next_token, NEXT_TOKEN);
-    for (next_token, drawn, expected) in [(NEXT_TOKEN, false, NEXT_TOKEN), (0, true, 8)] {
+    for (next_token, expected) in [(NEXT_TOKEN, NEXT_TOKEN), (0, 8)] {
         let mut holder = LeaseHolder::new(Lease { next_token, ..FILE });
         let mut tokens = [TOKEN, 8].into_iter();
-        assert_eq!(holder.prepare(|| tokens.next().unwrap()), drawn);
+        holder.prepare(|| tokens.next().unwrap());
         assert_eq!(holder.lease().next_token, expected);
-    }
-}
-
-/// A file of this boot counts as it is; one of another boot, if nothing was running when it was
-/// copied, for the token alone.
-#[test]
-fn a_file_counts_for_what_it_proves() {
-    for bits in 0..8 {
-        let [original, same_boot, clean] = [1, 2, 4].map(|bit| bits & bit != 0);
-        let lease = FILE.of_file(FoundFile {
-            original,
-            same_boot,
-            clean,
-        });
-        let expected = match (original, same_boot, clean) {
-            (true, true, _) => FILE,
-            (true, false, true) => Lease {
-                grant: None,
-                token: TOKEN,
-                next_token: 0,
-            },
-            _ => Lease::default(),
-        };
-        assert_eq!(lease, expected, "{original}, {same_boot}, {clean}");
     }
 }
 
@@ -405,15 +378,6 @@ fn questions_are_due_in_time() {
         for pause in up_to_a_tenth {
             again(&mut server);
             assert_eq!(server.asks_after(), pause, "{status:?}");
-        }
-    }
-    // After questions that were not sent, too, or more often.
-    for (longest_ms, pauses) in [(MAX_RETRY_MS, doubled), (1_000, [1_000; 7])] {
-        let mut server = Server::new(FILE);
-        for pause in pauses {
-            server.ask();
-            server.holder.unsent(BEGIN, longest_ms);
-            assert_eq!(server.asks_after(), pause);
         }
     }
     // The bounds of the pauses.

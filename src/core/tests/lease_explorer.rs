@@ -21,9 +21,7 @@ mod report;
 mod search;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{
-    Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, MAX_RETRY_MS, Question,
-};
+use leaf_id_core::lease::{Clocks, Effect, Grant, Heard, Lease, LeaseHolder, Question};
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Holder, LeaseRequest, Next, Place, Registry, Reply,
     Requester,
@@ -49,12 +47,10 @@ const IDS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A segment of an earlier run is used only once the registry was asked, and did not answer.
-    AskedFirst,
+    /// A lease file of another boot is not used: a copied disk is booted elsewhere.
+    Boot,
     /// A reservation is used once it is on disk.
     Durable,
-    /// A clean stop marks the lease file only if this run has written it.
-    CleanOfRun,
     /// The first use after a move is never in the future.
     FirstUseClock,
     /// A new holder starts above R of the previous one.
@@ -63,8 +59,6 @@ enum Rule {
     FloorOfLostAnswer,
     /// A worker id is granted to another server only when R has passed by every clock of a registry.
     GivenWhenPassed,
-    /// After a reboot, no segment in the file is used.
-    GrantOfReboot,
     /// After a move, what is held enters with its floor.
     HeldFloor,
     /// After a move, only what is held counts, and no token.
@@ -81,8 +75,6 @@ enum Rule {
     MovedFloor,
     /// ... and wait until that has passed by every clock of a registry.
     MovedWait,
-    /// After a reboot, the next token in the file is not used.
-    NextTokenOfReboot,
     /// A copied file is not used.
     Original,
     /// A run starts above the reservation of the last one.
@@ -93,12 +85,8 @@ enum Rule {
     Reserved,
     /// Only the token shows who the holder is.
     Token,
-    /// After a reboot, the token in the file is used only if a clean stop has written it.
-    TokenOfReboot,
     /// The token is drawn anew at each renewal.
     TokenOfRenewal,
-    /// Assumption: a stopped machine that was copied does not go on without a reboot.
-    CopiedRebooted,
     /// Assumption: no raise of how far ahead is granted is lost together with a grant made after it.
     RaiseKept,
     /// Assumption: the clocks of the registry's servers differ by the max skew at most, at the first
@@ -125,20 +113,19 @@ enum Step {
     /// One id.
     Issue(usize),
     Crash(usize),
-    /// The machine crashes, ...
+    /// PostgreSQL is restarted, ...
+    Restart(usize),
+    /// ... or the machine crashes.
     Reboot(usize),
-    /// ... or is stopped properly.
-    CleanReboot(usize),
     /// The second server becomes a copy of the first one's machine while that runs, ...
     CopyImage,
-    /// ... or is stopped, ...
+    /// ... or while its PostgreSQL is stopped, which then starts again, ...
     CopyStopped,
-    /// ... or while its PostgreSQL is, which then starts again and is answered, ...
-    CopyCold,
-    /// ... or cannot write its question down, ...
-    CopyFull,
-    /// ... or of its files, and has had a worker id of its own before it leases.
+    /// ... or of its files, and has had a worker id of its own before it leases, ...
     CopyFiles,
+    /// ... or of its memory as well, and both go on once what they hold has passed: until then, nothing
+    /// tells them apart.
+    CopyMemory,
     /// A server's clock is set, in ticks ahead of the time, ...
     SetClock(usize, i8),
     /// ... or the registry's.
@@ -203,9 +190,6 @@ struct Node {
     lease: Lease,
     lease_boot: u8,
     lease_is_copy: bool,
-    lease_is_clean: bool,
-    /// This run has written it.
-    has_written: bool,
     /// The only token, if none is drawn for each renewal.
     token: i64,
     /// The reservation file.
@@ -293,8 +277,6 @@ impl Node {
             lease: Lease::default(),
             lease_boot: 10 * name,
             lease_is_copy: false,
-            lease_is_clean: false,
-            has_written: false,
             token: 0,
             until_ms: 0,
             holder: LeaseHolder::new(Lease::default()),
@@ -325,8 +307,6 @@ impl Node {
         self.lease = *self.holder.lease();
         self.lease_boot = self.boot;
         self.lease_is_copy = false;
-        self.lease_is_clean = false;
-        self.has_written = true;
     }
 
     fn follow(&mut self, effect: Effect) {
@@ -351,8 +331,8 @@ impl Node {
     /// A question, as sent now.
     fn ask(&mut self, clocks: Clocks, rules: Rules<Rule>) -> Sent {
         let token = self.draw();
-        let has_drawn = self.holder.prepare(|| token);
-        self.drawn -= i64::from(!has_drawn);
+        self.drawn -= i64::from(self.holder.lease().next_token != 0);
+        self.holder.prepare(|| token);
         self.write();
         if let Some(sent) = &mut self.sent {
             sent.is_awaited = false;
@@ -370,18 +350,6 @@ impl Node {
             clocks,
             is_awaited: true,
         }
-    }
-
-    /// A question that cannot be written down, and is not sent.
-    fn ask_unwritten(&mut self, clocks: Clocks, rules: Rules<Rule>) {
-        let token = self.draw();
-        self.holder.prepare(|| token);
-        let effect = if rules.hold(Rule::AskedFirst) {
-            self.holder.unsent(clocks, MAX_RETRY_MS)
-        } else {
-            self.holder.fail(clocks)
-        };
-        self.follow(effect);
     }
 
     fn hear(&mut self, sent: &Sent, reply: &Reply, received: Clocks) {
@@ -402,27 +370,17 @@ impl Node {
     }
 
     /// The next run, on the files as they are.
-    fn start(&mut self, rules: Rules<Rule>) {
-        let found = FoundFile {
-            original: !(self.lease_is_copy && rules.hold(Rule::Original)),
-            same_boot: self.lease_boot == self.boot,
-            clean: self.lease_is_clean || !rules.hold(Rule::TokenOfReboot),
-        };
-        let mut lease = self.lease.of_file(found);
-        if lease.token != 0 {
-            if !rules.hold(Rule::NextTokenOfReboot) {
-                lease.next_token = self.lease.next_token;
-            }
-            if !rules.hold(Rule::GrantOfReboot) {
-                lease.grant = self.lease.grant;
-            }
-        } else if lease == Lease::default() {
+    fn start(&mut self, now_ms: i64, rules: Rules<Rule>) {
+        let is_original = !(self.lease_is_copy && rules.hold(Rule::Original));
+        let is_of_boot = self.lease_boot == self.boot || !rules.hold(Rule::Boot);
+        let mut lease = self.lease;
+        if !(is_original && is_of_boot) {
+            lease = Lease::default();
             self.token = 0;
         }
         if self.is_host && rules.hold(Rule::HostsFile) {
             lease.grant = None;
         }
-        self.has_written = false;
         self.holder = LeaseHolder::new(lease);
         self.grant = None;
         self.floor_ms = rules.keep(Rule::OwnFloor, self.until_ms);
@@ -432,19 +390,20 @@ impl Node {
         self.reserved_ms = 0;
         self.sent = None;
         self.run += 1;
+        let effect = self.holder.begin(now_ms + self.ahead_ms);
+        self.follow(effect);
     }
 
-    fn reboot(&mut self, rules: Rules<Rule>) {
+    fn reboot(&mut self, now_ms: i64, rules: Rules<Rule>) {
         self.boot += 1;
-        self.start(rules);
+        self.start(now_ms, rules);
     }
 
     /// A clean stop.
-    fn stop(&mut self, rules: Rules<Rule>) {
+    fn stop(&mut self) {
         if self.is_open {
             self.until_ms = self.last_ms;
         }
-        self.lease_is_clean |= self.has_written || !rules.hold(Rule::CleanOfRun);
     }
 
     /// Opens the generator, if it is time to.
@@ -781,7 +740,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
             run: self.nodes[0].run,
             ..former
         };
-        self.nodes[0].start(rules);
+        self.nodes[0].start(self.now_ms, rules);
         Some(())
     }
 
@@ -898,6 +857,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
     }
 
     fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        let now_ms = self.now_ms;
         match step {
             Step::Pass(number) => self.now_ms += ticks(number),
             Step::Ask(number) => self.ask(number, rules)?,
@@ -927,39 +887,29 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 node.fail(clocks);
             }
             Step::Issue(number) => self.issue(number, rules)?,
-            Step::Crash(number) => self.nodes[number].start(rules),
-            Step::Reboot(number) => self.nodes[number].reboot(rules),
-            Step::CleanReboot(number) => {
-                self.nodes[number].stop(rules);
-                self.nodes[number].reboot(rules);
+            Step::Crash(number) => self.nodes[number].start(now_ms, rules),
+            Step::Restart(number) => {
+                self.nodes[number].stop();
+                self.nodes[number].start(now_ms, rules);
             }
-            Step::CopyImage => self.copy().reboot(rules),
+            Step::Reboot(number) => self.nodes[number].reboot(now_ms, rules),
+            Step::CopyImage => self.copy().reboot(now_ms, rules),
             Step::CopyStopped => {
-                self.nodes[0].stop(rules);
-                self.copy().reboot(rules);
-                if rules.hold(Rule::CopiedRebooted) {
-                    self.nodes[0].reboot(rules);
-                } else {
-                    self.nodes[0].start(rules);
-                }
-            }
-            Step::CopyCold => {
-                self.nodes[0].stop(rules);
-                self.copy().reboot(rules);
-                self.nodes[0].start(rules);
-                self.ask(0, rules)?;
-            }
-            Step::CopyFull => {
-                self.nodes[0].stop(rules);
-                self.copy().reboot(rules);
-                self.nodes[0].start(rules);
-                let clocks = self.clocks(0);
-                self.nodes[0].ask_unwritten(clocks, rules);
+                self.nodes[0].stop();
+                self.copy().reboot(now_ms, rules);
+                self.nodes[0].start(now_ms, rules);
             }
             Step::CopyFiles => {
                 let copy = self.copy();
                 copy.lease_is_copy = true;
-                copy.start(rules);
+                copy.start(now_ms, rules);
+            }
+            Step::CopyMemory => {
+                self.copy().run += 1;
+                for number in [0, 1, 0, 1] {
+                    self.ask(number, rules)?;
+                }
+                self.now_ms += self.registry.ahead_ms + TICK_MS;
             }
             Step::SetClock(number, ahead) => self.nodes[number].ahead_ms = ticks(ahead),
             Step::SetRegistry(ahead) => {
@@ -1092,7 +1042,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
     }
 }
 
-const ALL: [Step; 36] = [
+const ALL: [Step; 35] = [
     Step::Pass(1),
     Step::Pass(4),
     Step::Ask(0),
@@ -1111,11 +1061,10 @@ const ALL: [Step; 36] = [
     Step::Crash(1),
     Step::Reboot(0),
     Step::Reboot(1),
-    Step::CleanReboot(0),
-    Step::CleanReboot(1),
+    Step::Restart(0),
+    Step::Restart(1),
     Step::CopyImage,
     Step::CopyStopped,
-    Step::CopyCold,
     Step::CopyFiles,
     Step::SetClock(0, -5),
     Step::SetClock(1, -1),
@@ -1142,7 +1091,7 @@ const OF_PAIR: [Step; 18] = [
     Step::Issue(1),
     Step::Crash(0),
     Step::Reboot(0),
-    Step::CleanReboot(0),
+    Step::Restart(0),
     Step::SetClock(1, 1),
     Step::SetClock(1, 4),
     Step::Follow,
@@ -1181,26 +1130,28 @@ fn no_id_comes_twice_deeper() {
     none::<Two>(&drift, 8, 9);
     let second = with(&[Follow, Follow2, Promote(0), Promote2(0), Pass(1), Pass(4)]);
     none::<Two>(&second, 8, 10);
-    let copies = with(&[
-        CopyImage,
+    let copies = with(&[CopyImage, CopyStopped, Follow, Promote(0), Pass(1), Pass(4)]);
+    none::<Two>(&copies, 7, 9);
+    let restarted = with(&[CopyImage, CopyStopped, Restart(0), Restart(1), Crash(1)]);
+    none::<Two>(&restarted, 7, 9);
+    let away = with(&[
         CopyStopped,
-        CopyCold,
+        Away(0),
+        Away(1),
         Follow,
         Promote(0),
         Pass(1),
+        Pass(4),
+        Crash(0),
     ]);
-    none::<Two>(&copies, 7, 9);
-    let full = with(&[CopyFull, CopyImage, Follow, Promote(0), Pass(1), Pass(4)]);
-    none::<Two>(&full, 7, 9);
-    let marked = with(&[CopyImage, CleanReboot(0), CleanReboot(1), Crash(1), Away(1)]);
-    none::<Two>(&marked, 7, 9);
-    let passed = with(&[CopyCold, Follow, Promote(-1), Pass(1), Pass(4)]);
+    none::<Two>(&away, 6, 9);
+    let passed = with(&[CopyStopped, Follow, Promote(-1), Pass(1), Pass(4)]);
     none::<Two>(&passed, 8, 9);
     let late = with(&[Send(0), Arrive(0), Follow, Promote(0), Pass(1), Pass(4)]);
     none::<Two>(&late, 8, 10);
     let restarts = with(&[
         Crash(0),
-        CleanReboot(0),
+        Restart(0),
         AskLost(0),
         AskLost(1),
         Away(0),
@@ -1315,14 +1266,8 @@ fn each_rule_is_needed() {
 
     let image = with(&[CopyImage]);
     needed(Rule::Token, &[], &image, 5);
-    needed(Rule::TokenOfReboot, &[], &image, 5);
-    let marked = with(&[CopyImage, CleanReboot(1)]);
-    needed(Rule::CleanOfRun, &[], &marked, 6);
-    let stopped = with(&[CopyStopped, Away(1)]);
-    needed(Rule::NextTokenOfReboot, &[], &stopped, 7);
-    needed(Rule::GrantOfReboot, &[], &stopped, 7);
-    needed(Rule::TokenOfRenewal, &[], &with(&[CopyCold]), 6);
-    needed(Rule::AskedFirst, &[], &with(&[CopyFull]), 6);
+    needed(Rule::Boot, &[], &image, 5);
+    needed(Rule::TokenOfRenewal, &[], &with(&[CopyMemory]), 6);
     needed(Rule::Original, &[], &with(&[CopyFiles]), 5);
 
     let moved = with(&[Pass(1), Pass(4), Promote(0), SetClock(1, -5)]);
@@ -1345,10 +1290,8 @@ fn each_rule_is_needed() {
     ];
     let back = with(&[Pass(1), SetRegistry(-4), SetClock(0, -1)]);
     needed(Rule::FirstUseClock, &used, &back, 5);
-    let copied = with(&[CopyStopped, Follow, Promote(0)]);
-    needed(Rule::HeldOnly, &[Ask(0), Issue(0)], &copied, 7);
-    let cold = with(&[CopyCold, Follow, Promote(-1), Pass(4)]);
-    needed(Rule::HeldToken, &[], &cold, 8);
+    let cold = with(&[CopyStopped, Follow, Promote(-1), Pass(4)]);
+    needed(Rule::HeldToken, &[], &cold, 9);
     let followed = [Ask(0), Follow, Pass(3)];
     needed(
         Rule::GivenWhenPassed,
@@ -1386,8 +1329,6 @@ fn each_assumption_is_needed() {
     let needed = |assumption, begin: &[Step], steps: &[Step], depth| {
         needed::<Two>("assumption", assumption, begin, steps, depth);
     };
-    let stopped = with(&[CopyStopped, Away(0)]);
-    needed(Rule::CopiedRebooted, &[], &stopped, 7);
     needed(Rule::SnapshotSeen, &[], &with(&[RestoreSnapshot]), 5);
     let raised = with(&[Raise, Promote(0), Pass(1), Pass(4)]);
     needed(Rule::RaiseKept, &[], &raised, 9);

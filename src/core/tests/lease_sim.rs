@@ -31,7 +31,7 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
-    Clocks, Effect, FoundFile, Grant, Heard, Lease, LeaseHolder, Question, Status, Step,
+    Clocks, Effect, Grant, Heard, Lease, LeaseHolder, Question, Status, Step,
 };
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, LeaseRequest, MAX_PER_NAME, Next, Place, Registry, Reply,
@@ -441,7 +441,6 @@ struct Reserved {
 #[derive(Clone, Copy, Default)]
 struct Disk {
     lease: Lease,
-    lease_is_clean: bool,
     reserved: Option<Reserved>,
     boot: u32,
     /// The lease is a copy.
@@ -780,8 +779,6 @@ impl World {
                 original: true,
             });
         }
-        // Once it leases, it has written the file.
-        node.disk.lease_is_clean |= clean && running.holder.is_some();
         node.run += 1;
     }
 
@@ -789,25 +786,19 @@ impl World {
     fn begin_leasing(&self, node: &mut Node, own: bool) -> LeaseHolder {
         let same_boot = node.disk.boot == node.boot;
         let disk = &mut node.disk;
-        let found = FoundFile {
-            original: !disk.copied,
-            same_boot,
-            clean: disk.lease_is_clean,
-        };
-        let mut lease = if own {
-            disk.lease.of_file(found)
+        let mut lease = if own && same_boot && !disk.copied {
+            disk.lease
         } else {
             Lease::default()
         };
         if node.number == HOST {
-            // Its registry is up if it is, and has to be asked.
+            // Another server may have had both the lease and the registry since.
             lease.grant = None;
         }
         if !same_boot || lease.token == 0 {
             node.proved_on = None;
         }
         disk.lease = lease;
-        disk.lease_is_clean = false;
         disk.copied = false;
         disk.boot = node.boot;
         LeaseHolder::new(lease)
@@ -852,8 +843,11 @@ impl World {
                 Then::Read => Input::File(self.read(&node.disk)),
                 Then::Lease { begin } => {
                     if let Some(own) = begin {
-                        let holder = self.begin_leasing(node, own);
-                        node.running.as_mut().unwrap().holder = Some(holder);
+                        let mut holder = self.begin_leasing(node, own);
+                        let wall_ms = self.clocks(node).wall_ms;
+                        let running = node.running.as_mut().unwrap();
+                        running.heard = holder.begin(wall_ms);
+                        running.holder = Some(holder);
                     }
                     Input::Lease {
                         effect: self.lease(number, node),
@@ -1400,11 +1394,6 @@ impl World {
         if self.chance(2) {
             // An image.
             self.reboot(node);
-            if other.running.is_none() {
-                // `Lease::of_file` cannot detect an original that continues from its file without a
-                // reboot.
-                self.reboot(other);
-            }
             return;
         }
         // Its files, on the same machine. Sometimes it has had a fixed worker id before it leases.

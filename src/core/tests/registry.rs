@@ -727,7 +727,7 @@ fn a_name_has_a_few_worker_ids_that_have_not_passed() {
     assert_eq!(
         said,
         format!(
-            "node \"a\" has worker ids 0, 1, 2, of servers that crashed or were copied: the first is free after {}",
+            "node \"a\" has worker ids 0, 1, 2, of servers that were rebooted or copied: the first is free after {}",
             first_ms + SKEW_MS
         )
     );

@@ -164,8 +164,8 @@ impl Node {
         self.held.unwrap().2
     }
 
-    /// The node after a clean stop and a reboot: it has the token and nothing else.
-    pub(crate) fn rebooted(&self) -> Self {
+    /// The node as known by its token alone.
+    pub(crate) fn by_token(&self) -> Self {
         Self {
             held: None,
             next_token: None,

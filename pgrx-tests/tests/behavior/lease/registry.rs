@@ -68,7 +68,7 @@ fn the_same_node_gets_its_id_back() {
     assert_eq!(try_call(&mut session, &other).unwrap().id(), 3);
     // A known token gets the worker id, ...
     for (id, node) in (0..).zip(&mut nodes) {
-        *node = node.rebooted();
+        *node = node.by_token();
         assert_eq!(node.ask(&mut session).id(), id);
     }
     // ... a lost data directory gets another one at once, ...
@@ -82,7 +82,7 @@ fn the_same_node_gets_its_id_back() {
     });
     // ... also after R, unless it was reassigned: to its name first.
     assert_eq!(nodes[1].ask(&mut session).id(), 1);
-    nodes[2] = nodes[2].rebooted();
+    nodes[2] = nodes[2].by_token();
     assert_eq!(nodes[2].ask(&mut session).id(), 2);
     let reserved = nodes[0].until_ms();
     assert_eq!(nodes[0].copied().ask(&mut session).floor(), reserved);
@@ -121,7 +121,7 @@ fn a_new_holder_gets_the_floor() {
     // Requests of the old holder do not change that.
     a.terms = TERMS;
     a.ask(&mut session).is("full");
-    a.rebooted().ask(&mut session).is("full");
+    a.by_token().ask(&mut session).is("full");
     assert_eq!(b.ask(&mut session).floor(), reserved);
 }
 
@@ -136,10 +136,10 @@ fn a_lost_answer_is_no_clone() {
     let before = a.clone();
     assert_eq!(a.ask(&mut session).id(), 0);
     assert_eq!(a.ask(&mut session).id(), 0);
-    // An outdated token is another server's, and so is one that was to be recorded before a reboot.
-    assert_eq!(before.rebooted().ask(&mut session).id(), 1);
+    // An outdated token is another server's, and so is the one before the next, which was recorded.
+    assert_eq!(before.by_token().ask(&mut session).id(), 1);
     a.unanswered(&mut session);
-    assert_eq!(a.rebooted().ask(&mut session).id(), 2);
+    assert_eq!(a.by_token().ask(&mut session).id(), 2);
     assert_eq!(a.ask(&mut session).id(), 0);
 }
 
@@ -162,7 +162,8 @@ fn a_clone_is_another_server() {
     for token in ["NULL", "0"] {
         let fields = format!("4711, 'a', {token}, 5, NULL, NULL, NULL, {}", a.what());
         let answer = try_call(&mut session, &fields).unwrap().is("full");
-        answer.details("node \"a\" has worker ids 0, 1, 2, of servers that crashed or were copied");
+        answer
+            .details("node \"a\" has worker ids 0, 1, 2, of servers that were rebooted or copied");
     }
     // Another name is another node, and a retired one does not count.
     assert_eq!(Node::new("b", TERMS).ask(&mut session).id(), 3);
@@ -355,7 +356,7 @@ fn another_epoch_is_refused() {
         answer.details(&format!("is {}, not {epoch_ms}", TERMS.epoch_ms));
         a.terms = terms;
         a.ask(&mut session).is("epoch");
-        a.rebooted().ask(&mut session).is("epoch");
+        a.by_token().ask(&mut session).is("epoch");
     }
     a.terms = TERMS;
     assert_eq!(a.ask(&mut session).id(), 0);

@@ -203,10 +203,11 @@ fn a_server_with_another_role_has_another_worker_id() {
         "ALTER USER MAPPING FOR CURRENT_USER SERVER {CENTRAL}
              OPTIONS (SET user 'elsewhere', SET password 'secret')"
     ));
-    // It asks before it goes on with the segment that it has.
     server.restart();
     let mut session = server.session();
-    assert_eq!(worker_of(session.next_snowflake()), 1);
+    wait_until(LIMIT, "another worker id", || {
+        session.try_snowflake().is_ok_and(|id| worker_of(id) == 1)
+    });
 }
 
 /// A server issues up to R, and not beyond.

@@ -65,6 +65,10 @@ fn a_restart_keeps_the_id() {
             // It does not wait for the end of the recorded reservation.
             assert!(time_of(id) < leased[server].reserved_until_ms);
             ids[server].push(id);
+            let mut session = servers[server].session();
+            wait_until(LIMIT, "the first renewal", || {
+                session.snowflake_status::<String>("worker_id_source") == "registry"
+            });
             let holder = registry.holder(workers[server]).unwrap();
             assert_eq!(holder.leased_us, leased[server].leased_us, "the same lease");
         }
@@ -221,7 +225,7 @@ fn a_lost_data_directory_gets_another_id_at_once() {
         .wait_for_refusal("the worker registry has no free worker id");
     failure
         .is("54000")
-        .details("node \"a\" has worker ids 0, 1, 2, of servers that crashed or were copied")
+        .details("node \"a\" has worker ids 0, 1, 2, of servers that were rebooted or copied")
         .hints("\"leaf_id.node_name\"");
     // By its own file it is still the same server.
     server.launch();
@@ -312,8 +316,9 @@ fn a_lost_renewal_answer_is_no_clone() {
     server.kill_9();
     server.launch();
     let id = server.session().next_snowflake();
-    assert_eq!(worker_of(id), 0, "it was taken for a copy");
-    assert!(registry.holder(1).is_none());
+    registry.wait_for_renewal(0);
+    assert_eq!(worker_of(id), 0);
+    assert!(registry.holder(1).is_none(), "it was taken for a copy");
     let mut ids = asking.ids();
     ids.extend([first, id]);
     ids.sort_unstable();

@@ -403,7 +403,7 @@ impl Case<'_> {
         refused(
             Status::Full,
             format!(
-                "node \"{}\" has worker ids {}, of servers that crashed or were copied: the first is free after {}",
+                "node \"{}\" has worker ids {}, of servers that were rebooted or copied: the first is free after {}",
                 shown(&self.request.node_name),
                 ids.join(", "),
                 (self.here.format_ms)(free_ms),
