@@ -368,7 +368,9 @@ AS $$
     SELECT p.severity, p.what, p.since, p.remedy, p.advice
     FROM leaf_id_internal.leaf_server_state() s
     CROSS JOIN LATERAL (VALUES
-        (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',
+        (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby')
+            -- The registry was asked just now.
+            AND NOT (s.snowflake_state = 'lease is used up' AND s.not_renewed_since IS NULL), 'critical',
             concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
             s.snowflake_since, NULL, s.snowflake_hint),
         (s.worker_id_invalid AND s.snowflake_state <> 'worker id is not valid', 'warning',

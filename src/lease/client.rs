@@ -1,9 +1,7 @@
 //! The lease of this server's worker id, launcher side. [`leaf_id_core::lease`] decides; this file
 //! connects it to the lease file, the settings, the registrar and the log.
 
-use std::io;
-
-use leaf_id_core::lease::{Effect, Grant, Heard, Lease, LeaseHolder, Question, Status, Step};
+use leaf_id_core::lease::{Effect, Heard, Lease, LeaseHolder, Question, Status, Step};
 
 use crate::files;
 use crate::files::lease::HolderIdentity;
@@ -11,8 +9,8 @@ use crate::guc::{self, Registry};
 use crate::pg;
 use crate::shmem::{Area, LeaseQuestion, LeaseReply, LeaseStatus, Text, WorkerIdSource};
 
-/// Retry interval after a failed write of the lease file, in milliseconds.
-const RETRY_MS: i64 = 1000;
+/// Min interval of early requests, in milliseconds.
+const HURRY_MS: i64 = 1000;
 
 /// The launcher's lease.
 pub struct LeaseClient {
@@ -20,14 +18,11 @@ pub struct LeaseClient {
     registry: Registry,
     identity: HolderIdentity,
     holder: LeaseHolder,
-    /// The lease as stored in the file.
-    written: Lease,
-    /// A grant not yet written to the file, and whether it is a new one; see [`Effect::Use`].
-    pending: Option<(Grant, bool)>,
+    /// The lease as stored in the file; `None` if unknown, after a write that failed.
+    written: Option<Lease>,
     asked: Option<(u64, Question)>,
     /// Last problem logged, to log each one once.
     problem: Option<String>,
-    file_problem: Option<String>,
     /// Time of the last early request, by the monotonic clock.
     hurried_at_ms: i64,
 }
@@ -75,21 +70,16 @@ impl LeaseClient {
                 ..LeaseStatus::NONE
             };
         });
-        let mut client = Self {
+        Self {
             area,
             registry,
             identity,
             holder: LeaseHolder::new(lease),
-            written,
-            pending: None,
+            written: Some(written),
             asked: None,
             problem: None,
-            file_problem: None,
             hurried_at_ms: i64::MIN,
-        };
-        let effect = client.holder.begin(pg::clocks().wall_ms);
-        client.follow(effect, WorkerIdSource::File);
-        client
+        }
     }
 
     /// True if the settings have not changed.
@@ -98,35 +88,36 @@ impl LeaseClient {
     }
 
     /// Requests more time soon, because the recorded reservation is used up. At most once per
-    /// [`RETRY_MS`].
+    /// [`HURRY_MS`].
     pub fn hurry(&mut self) {
         let now = pg::boot_ms();
-        if now.saturating_sub(self.hurried_at_ms) >= RETRY_MS {
+        if now.saturating_sub(self.hurried_at_ms) >= HURRY_MS {
             self.hurried_at_ms = now;
             self.holder.hurry();
         }
     }
 
+    /// The effect of the grant in the file.
+    pub fn begin(&self) -> Effect {
+        let effect = self.holder.begin();
+        self.note_use(&effect, WorkerIdSource::File);
+        effect
+    }
+
     /// Handles what is due. Returns the effect on the generator, and the time until the next call,
-    /// in milliseconds. A grant is written to the file before it is returned.
+    /// in milliseconds. A grant is in the file before it is returned.
     pub fn tend(&mut self) -> (Effect, Option<i64>) {
-        let mut effect = self.listen();
-        if self.pending.is_some() {
-            match self.write_down() {
-                Ok(()) => {
-                    if let Some((grant, anew)) = self.pending.take() {
-                        effect = Effect::Use { grant, anew };
-                    }
-                }
-                Err(again) => return (effect, Some(again)),
-            }
-        }
+        let effect = self.listen();
         if effect != Effect::Keep {
             return (effect, Some(1));
         }
         match self.holder.step(pg::clocks()) {
             Step::Wait(ms) => (Effect::Keep, ms.map(|ms| ms + 1)),
-            Step::Ask => self.ask(),
+            Step::Ask => {
+                let effect = self.ask();
+                // If no request could be sent, try again.
+                (effect, self.asked.is_none().then_some(1))
+            }
         }
     }
 
@@ -139,37 +130,28 @@ impl LeaseClient {
             return Effect::Keep;
         };
         self.asked = None;
-        match reply {
-            LeaseReply::Answered(heard, detail) => {
-                let effect = self.holder.hear(&question, &heard, token);
-                self.note_answer(&heard, &detail.get(), &effect);
-                self.follow(effect, WorkerIdSource::Registry)
-            }
-            LeaseReply::Failed(error) => self.fail(&error.get()),
-        }
-    }
-
-    /// The part of an effect that applies at once. A grant is used once it is in the file.
-    fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Effect {
-        let Effect::Use { grant, anew } = effect else {
-            return effect;
+        let (heard, detail) = match reply {
+            LeaseReply::Answered(heard, detail) => (heard, detail),
+            LeaseReply::Failed(error) => return self.fail(&error.get()),
         };
-        self.area.registry().tell_lease(|status| {
-            status.source = source;
-            status.worker_id = grant.worker_id;
-            status.until_ms = Some(grant.reserved_until_ms);
-        });
-        self.pending = Some((grant, anew));
-        Effect::Keep
+        let mut holder = self.holder;
+        let effect = holder.hear(&question, &heard, token);
+        // What is not in the file must not be used: as if the answer had been lost.
+        if let Err(error) = self.write(*holder.lease()) {
+            return self.fail(&error);
+        }
+        self.holder = holder;
+        self.note_answer(&heard, &detail.get(), &effect);
+        self.note_use(&effect, WorkerIdSource::Registry);
+        effect
     }
 
-    /// Sends the request that is due. Returns as [`LeaseClient::tend`].
-    fn ask(&mut self) -> (Effect, Option<i64>) {
+    /// Sends the request that is due.
+    fn ask(&mut self) -> Effect {
         self.holder.prepare(token);
-        if let Err(again) = self.write_down() {
-            return (Effect::Keep, Some(again));
+        if let Err(error) = self.write(*self.holder.lease()) {
+            return self.fail(&error);
         }
-        let question = self.holder.ask();
         let name = &self.registry.database;
         let database = pg::transaction(|| match pg::find_database(name) {
             Ok(database) => database.ok_or_else(|| format!("database \"{name}\" does not exist")),
@@ -177,8 +159,9 @@ impl LeaseClient {
         });
         let database = match database {
             Ok(database) => database,
-            Err(error) => return (self.fail(&error), Some(1)),
+            Err(error) => return self.fail(&error),
         };
+        let question = self.holder.ask();
         let server = self.registry.server.as_deref().unwrap_or_default();
         let number = self.area.registry().ask(LeaseQuestion {
             question,
@@ -190,7 +173,7 @@ impl LeaseClient {
             layout: self.identity.layout,
         });
         self.asked = Some((number, question));
-        (Effect::Keep, None)
+        Effect::Keep
     }
 
     /// Number of the request in flight, for which a registrar is to be started.
@@ -198,37 +181,17 @@ impl LeaseClient {
         self.asked.map(|(number, _)| number)
     }
 
-    fn write_down(&mut self) -> Result<(), i64> {
-        let lease = *self.holder.lease();
-        if self.written == lease {
+    /// Writes a lease to the file, unless it is there.
+    fn write(&mut self, lease: Lease) -> Result<(), String> {
+        if self.written == Some(lease) {
             return Ok(());
         }
-        let result: io::Result<()> = files::lease::write(&self.identity, &lease);
-        match result {
-            Ok(()) => {
-                self.written = lease;
-                if self.file_problem.take().is_some() {
-                    pgrx::log!("leaf_id: leaf_id_lease.json can be written again");
-                }
-                Ok(())
-            }
-            Err(error) => {
-                let text = format!(
-                    "could not write leaf_id_lease.json; no worker id can be leased: {error}"
-                );
-                if self.file_problem.as_ref() != Some(&text) {
-                    pgrx::warning!("leaf_id: {text}");
-                    self.area
-                        .registry()
-                        .tell_lease(|status| status.last_error = Text::new(&text));
-                    self.file_problem = Some(text);
-                }
-                Err(RETRY_MS)
-            }
-        }
+        let result = files::lease::write(&self.identity, &lease);
+        self.written = result.is_ok().then_some(lease);
+        result.map_err(|error| format!("could not write leaf_id_lease.json: {error}"))
     }
 
-    /// Handles a question that was not sent, or was not answered.
+    /// Handles a request that was not sent or not answered.
     fn fail(&mut self, error: &str) -> Effect {
         let now = pg::clocks();
         let registry = &self.identity.registry;
@@ -241,7 +204,7 @@ impl LeaseClient {
             None => "",
         };
         self.log(format!(
-            "no answer from worker registry \"{registry}\"{effect}: {error}"
+            "could not lease from worker registry \"{registry}\"{effect}: {error}"
         ));
         self.holder.fail(now)
     }
@@ -293,6 +256,16 @@ impl LeaseClient {
                 };
                 self.log(format!("worker registry \"{registry}\" {act}: {detail}"));
             }
+        }
+    }
+
+    fn note_use(&self, effect: &Effect, source: WorkerIdSource) {
+        if let Effect::Use { grant, .. } = effect {
+            self.area.registry().tell_lease(|status| {
+                status.source = source;
+                status.worker_id = grant.worker_id;
+                status.until_ms = Some(grant.reserved_until_ms);
+            });
         }
     }
 }

@@ -192,7 +192,13 @@ impl Keeper {
         if let Some(own) = begin
             && let Some(registry) = guc::worker_registry()
         {
-            self.client = Some(LeaseClient::new(self.area, registry, own));
+            let client = self
+                .client
+                .insert(LeaseClient::new(self.area, registry, own));
+            let effect = client.begin();
+            if effect != Effect::Keep {
+                return (effect, Some(1));
+            }
         }
         match self.client.as_mut() {
             Some(client) => client.tend(),

@@ -11,7 +11,7 @@
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
-//! | start | the file has a grant that has not passed | holding |
+//! | start | the file has a grant | holding |
 //! | any | a grant | holding |
 //! | holding | a refusal, or no answer | holding, up to R |
 //! | without a grant | a refusal, or no answer | the same |
@@ -51,7 +51,7 @@ pub struct Grant {
 }
 
 /// The durable state of a lease: written to the file before a grant is used, and before a request
-/// is sent. A restarted server goes on with the grant in it.
+/// is sent. The next run goes on with the grant in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Lease {
     /// Last grant; `None` if there is none that may be used.
@@ -242,11 +242,9 @@ impl LeaseHolder {
         self.lease.grant
     }
 
-    /// The effect of the grant of an earlier run, when the server starts. One that has passed is dropped:
-    /// it has no time left, and a refusal is to say why there is no other.
-    pub fn begin(&mut self, wall_ms: i64) -> Effect {
-        let grant = self.lease.grant;
-        self.lease.grant = grant.filter(|grant| grant.reserved_until_ms > wall_ms);
+    /// The effect of the grant of an earlier run, when the server starts.
+    #[must_use]
+    pub fn begin(&self) -> Effect {
         match self.lease.grant {
             Some(grant) => Effect::Use { grant, anew: true },
             None => Effect::Keep,

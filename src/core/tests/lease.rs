@@ -85,8 +85,8 @@ impl Server {
 
     /// A server that uses the grant of its file.
     fn restarted() -> Self {
-        let mut server = Self::new(FILE);
-        assert_eq!(server.holder.begin(GRANT.reserved_until_ms - 1), USED);
+        let server = Self::new(FILE);
+        assert_eq!(server.holder.begin(), USED);
         server
     }
 
@@ -152,7 +152,7 @@ fn granted(grant: Grant) -> Heard {
 fn each_row_of_the_table_holds() {
     // Without a grant.
     let mut server = Server::new(Lease::default());
-    assert_eq!(server.holder.begin(0), Effect::Keep);
+    assert_eq!(server.holder.begin(), Effect::Keep);
     assert_eq!(server.ask_and_fail(), NO_ANSWER);
     assert_eq!(server.ask_and_hear(granted(GRANT)), USED);
     // Holding.
@@ -164,11 +164,6 @@ fn each_row_of_the_table_holds() {
     assert_eq!(server.ask().held, Some(GRANT));
     assert_eq!(server.holder.fail(BEGIN), Effect::Keep);
     assert_eq!(server.ask_and_hear(granted(GRANT)), CONTINUED);
-    let mut late = Server::new(FILE);
-    let passed = late.holder.begin(GRANT.reserved_until_ms);
-    assert_eq!(passed, Effect::Keep);
-    assert_eq!(late.holder.grant(), None);
-    assert_eq!(late.ask().token, TOKEN);
     // Without an answer nothing changes, and the next question is the same.
     for (mut server, effect) in [
         (Server::new(Lease::default()), NO_ANSWER),

@@ -47,8 +47,10 @@ const IDS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A lease file of another boot is not used: a copied disk is booted elsewhere.
+    /// A lease file of another boot is not used: a copied disk is booted elsewhere, ...
     Boot,
+    /// ... nor the tokens in it.
+    BootToken,
     /// A reservation is used once it is on disk.
     Durable,
     /// The first use after a move is never in the future.
@@ -370,11 +372,13 @@ impl Node {
     }
 
     /// The next run, on the files as they are.
-    fn start(&mut self, now_ms: i64, rules: Rules<Rule>) {
+    fn start(&mut self, rules: Rules<Rule>) {
         let is_original = !(self.lease_is_copy && rules.hold(Rule::Original));
         let is_of_boot = self.lease_boot == self.boot || !rules.hold(Rule::Boot);
         let mut lease = self.lease;
-        if !(is_original && is_of_boot) {
+        if is_original && !is_of_boot && !rules.hold(Rule::BootToken) {
+            lease.grant = None;
+        } else if !(is_original && is_of_boot) {
             lease = Lease::default();
             self.token = 0;
         }
@@ -388,15 +392,21 @@ impl Node {
         self.last_ms = 0;
         self.is_full = true;
         self.reserved_ms = 0;
-        self.sent = None;
+        if let Some(sent) = &mut self.sent {
+            sent.is_awaited = false;
+        }
         self.run += 1;
-        let effect = self.holder.begin(now_ms + self.ahead_ms);
-        self.follow(effect);
+        self.follow(self.holder.begin());
     }
 
-    fn reboot(&mut self, now_ms: i64, rules: Rules<Rule>) {
+    fn reboot(&mut self, rules: Rules<Rule>) {
         self.boot += 1;
-        self.start(now_ms, rules);
+        self.start(rules);
+    }
+
+    /// True if its grant goes on after its last id.
+    fn has_more(&self) -> bool {
+        (self.grant).is_some_and(|grant| grant.reserved_until_ms > self.last_ms)
     }
 
     /// A clean stop.
@@ -740,7 +750,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
             run: self.nodes[0].run,
             ..former
         };
-        self.nodes[0].start(self.now_ms, rules);
+        self.nodes[0].start(rules);
         Some(())
     }
 
@@ -857,7 +867,6 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
     }
 
     fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
-        let now_ms = self.now_ms;
         match step {
             Step::Pass(number) => self.now_ms += ticks(number),
             Step::Ask(number) => self.ask(number, rules)?,
@@ -887,22 +896,22 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 node.fail(clocks);
             }
             Step::Issue(number) => self.issue(number, rules)?,
-            Step::Crash(number) => self.nodes[number].start(now_ms, rules),
+            Step::Crash(number) => self.nodes[number].start(rules),
             Step::Restart(number) => {
                 self.nodes[number].stop();
-                self.nodes[number].start(now_ms, rules);
+                self.nodes[number].start(rules);
             }
-            Step::Reboot(number) => self.nodes[number].reboot(now_ms, rules),
-            Step::CopyImage => self.copy().reboot(now_ms, rules),
+            Step::Reboot(number) => self.nodes[number].reboot(rules),
+            Step::CopyImage => self.copy().reboot(rules),
             Step::CopyStopped => {
                 self.nodes[0].stop();
-                self.copy().reboot(now_ms, rules);
-                self.nodes[0].start(now_ms, rules);
+                self.copy().reboot(rules);
+                self.nodes[0].start(rules);
             }
             Step::CopyFiles => {
                 let copy = self.copy();
                 copy.lease_is_copy = true;
-                copy.start(now_ms, rules);
+                copy.start(rules);
             }
             Step::CopyMemory => {
                 self.copy().run += 1;
@@ -976,7 +985,7 @@ type TwoIds = World<3, 2, false>;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Recovering<W>(W);
 
-/// Asks whether an answer takes a worker id from a server that could issue.
+/// Asks whether an answer, or a restart, takes a worker id from a server that could issue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Needless<W> {
     world: W,
@@ -1027,7 +1036,13 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
             // The registry's own server begins above all others with each answer, and waits for a
             // reservation.
             Step::Ask(0) if IS_PAIR && self.world.has_moved() => false,
-            Step::Ask(number) => self.world.can_issue(number) && !world.can_issue(number),
+            // Its file's grant is not used.
+            Step::Restart(0) if IS_PAIR => false,
+            // It goes on in the next millisecond.
+            Step::Restart(number) if !self.world.nodes[number].has_more() => false,
+            Step::Ask(number) | Step::Restart(number) => {
+                self.world.can_issue(number) && !world.can_issue(number)
+            }
             _ => false,
         };
         Some(Self { world, is_broken })
@@ -1134,6 +1149,26 @@ fn no_id_comes_twice_deeper() {
     none::<Two>(&copies, 7, 9);
     let restarted = with(&[CopyImage, CopyStopped, Restart(0), Restart(1), Crash(1)]);
     none::<Two>(&restarted, 7, 9);
+    let clocks = with(&[
+        Restart(0),
+        Crash(0),
+        SetClock(0, -5),
+        SetClock(1, -1),
+        Pass(4),
+    ]);
+    none::<Two>(&clocks, 7, 9);
+    let lost = with(&[Restart(0), AskLost(0), Follow, Promote(0), Pass(1), Pass(4)]);
+    none::<Two>(&lost, 7, 9);
+    let under_way = with(&[
+        Send(0),
+        Arrive(0),
+        Restart(0),
+        Crash(0),
+        Follow,
+        Promote(0),
+        Pass(4),
+    ]);
+    none::<Two>(&under_way, 7, 9);
     let away = with(&[
         CopyStopped,
         Away(0),
@@ -1162,10 +1197,19 @@ fn no_id_comes_twice_deeper() {
     none::<Two>(&registry, 7, 9);
     let ahead = with(&[Raise, Lower, Follow, Promote(0), Pass(1), Pass(4)]);
     none::<Two>(&ahead, 7, 9);
-    let retired = with(&[Retire(0), Follow, Promote(0), Pass(1), Pass(4)]);
+    let retired = with(&[Retire(0), Restart(0), Follow, Promote(0), Pass(1), Pass(4)]);
     none::<Two>(&retired, 7, 9);
     let back = with(&[Follow, Promote(0), FailBack(-1), Pass(1), Away(0)]);
     none::<Pair>(&back, 7, 9);
+    let pair = with(&[
+        Restart(0),
+        Crash(0),
+        Follow,
+        Promote(0),
+        FailBack(0),
+        Pass(1),
+    ]);
+    none::<Pair>(&pair, 7, 9);
     let three = [
         with(&[Follow, Promote(0), Pass(1), Pass(4)]),
         vec![Ask(2), Issue(2)],
@@ -1217,6 +1261,7 @@ fn no_answer_stops_a_holder() {
         Promote(0),
         Promote(-1),
         AskLost(0),
+        Restart(0),
         Pass(1),
         Pass(4),
     ]);
@@ -1267,6 +1312,7 @@ fn each_rule_is_needed() {
     let image = with(&[CopyImage]);
     needed(Rule::Token, &[], &image, 5);
     needed(Rule::Boot, &[], &image, 5);
+    needed(Rule::BootToken, &[], &image, 5);
     needed(Rule::TokenOfRenewal, &[], &with(&[CopyMemory]), 6);
     needed(Rule::Original, &[], &with(&[CopyFiles]), 5);
 

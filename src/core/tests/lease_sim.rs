@@ -843,10 +843,9 @@ impl World {
                 Then::Read => Input::File(self.read(&node.disk)),
                 Then::Lease { begin } => {
                     if let Some(own) = begin {
-                        let mut holder = self.begin_leasing(node, own);
-                        let wall_ms = self.clocks(node).wall_ms;
+                        let holder = self.begin_leasing(node, own);
                         let running = node.running.as_mut().unwrap();
-                        running.heard = holder.begin(wall_ms);
+                        running.heard = holder.begin();
                         running.holder = Some(holder);
                     }
                     Input::Lease {

@@ -229,6 +229,10 @@ fn a_lost_data_directory_gets_another_id_at_once() {
         .hints("\"leaf_id.node_name\"");
     // By its own file it is still the same server.
     server.launch();
+    wait_until(LIMIT, "its renewal", || {
+        let mut session = server.session();
+        session.snowflake_status::<String>("worker_id_source") == "registry"
+    });
     next(&server, 2);
     let mut session = server.session();
     ids.extend(session.ids("SELECT leaf_snowflake_next_batch(9000)"));
@@ -276,7 +280,7 @@ fn a_new_holder_starts_above_the_floor() {
     old.launch();
     old.session()
         .wait_for_refusal("all 1024 worker ids")
-        .is("54000");
+        .is("55000");
     assert!(session.next_snowflake() > id);
 }
 
@@ -460,7 +464,7 @@ fn a_retired_holder_stops() {
         .says("the lease of worker id 1 is used up");
     server.restart();
     let mut session = server.session();
-    session.wait_for_refusal("all 1024 worker ids").is("54000");
+    session.wait_for_refusal("all 1024 worker ids").is("55000");
     in_registry.run("SELECT leaf_id.leaf_worker_retire(1, false)");
     ids_until_worker(&mut session, 1);
     assert_apart([&asking]);

@@ -175,7 +175,7 @@ fn away_at_start_and_longer_than_granted() {
     // Nor after another start.
     server.restart();
     let mut session = server.session();
-    session.wait_for_refusal("Worker registry");
+    session.wait_for_refusal(USED_UP).is("55000");
     place.proxy.set(Mode::Pass);
     ids.push(session.next_snowflake());
     println!("{} ids", ids.len());
@@ -288,7 +288,7 @@ fn unasked_a_holder_goes_on() {
         assert!(id > last);
         last = id;
         let warning = format!(
-            "no answer from worker registry \"gate/{CENTRAL}\"; snowflake ids stop when the lease is used up: {why}"
+            "could not lease from worker registry \"gate/{CENTRAL}\"; snowflake ids stop when the lease is used up: {why}"
         );
         assert_eq!(server.log().matches(&warning).count(), 1, "logged once");
         server.session_in(database).run(end);
@@ -332,7 +332,7 @@ fn the_image_of_a_stopped_server_takes_nothing_from_it() {
     assert!(id > before);
 }
 
-/// A disk that was copied looks like that of a machine that was rebooted.
+/// A disk that was copied looks like that of a machine that was rebooted, or is another device.
 #[test]
 fn another_boot_does_not_serve() {
     let place = Place::new(LONG_MS);
@@ -343,7 +343,7 @@ fn another_boot_does_not_serve() {
             crash_machine(server);
         } else {
             server.stop(Stop::Fast);
-            edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
+            edit_json(&server.lease_file(), "device", "1");
         }
         place.proxy.set(Mode::Refuse);
         server.launch();
@@ -352,6 +352,45 @@ fn another_boot_does_not_serve() {
     }
     assert_eq!([0, 1, 2].map(|place| worker_of(ids[place])), [0, 1, 2]);
     assert_issued_once([ids]);
+}
+
+/// As if no answer had come: what cannot be written must not be used.
+#[test]
+fn a_lease_file_that_cannot_be_written_is_no_lease() {
+    let registry = registry_ahead(6_000);
+    let server = registry.member_with("a", &IMPATIENT);
+    let last = server.session().next_snowflake();
+    let in_the_way = server.lease_file().with_extension("json.tmp");
+    let said = "could not write leaf_id_lease.json: ";
+    let is_shown = || {
+        let mut session = server.session();
+        let problems: Vec<String> = session.column("SELECT what FROM leaf_id.problems");
+        let is_it = |what: &String| what.starts_with("no snowflake ids") && what.contains(said);
+        problems.iter().any(is_it)
+    };
+    fs::create_dir(&in_the_way).unwrap();
+    // What it has is used up, though the registry has leased it more.
+    let mut session = server.session();
+    session
+        .wait_for_refusal("could not write leaf_id_lease.json")
+        .is("55000")
+        .says("the lease of worker id 0 is used up");
+    wait_until(LIMIT, "the problem", is_shown);
+    fs::remove_dir(&in_the_way).unwrap();
+    let id = session.next_snowflake();
+    assert_eq!(worker_of(id), 0);
+    assert!(id > last);
+    // A server without a lease.
+    server.stop(Stop::Fast);
+    fs::remove_file(server.lease_file()).unwrap();
+    fs::create_dir(&in_the_way).unwrap();
+    server.launch();
+    let mut session = server.session();
+    session.wait_for_refusal("could not write leaf_id_lease.json");
+    wait_until(LIMIT, "the problem", is_shown);
+    fs::remove_dir(&in_the_way).unwrap();
+    let another = session.next_snowflake();
+    assert!(another > id);
 }
 
 #[test]
@@ -408,7 +447,9 @@ fn a_crash_loop_takes_three_worker_ids() {
     assert_eq!(taken, [0, 1, 2]);
     let until_ms = registry.holder(0).unwrap().reserved_until_ms;
     for crash in [true, false] {
-        let failure = server.session().wait_for_refusal("of servers that were rebooted");
+        let failure = server
+            .session()
+            .wait_for_refusal("of servers that were rebooted");
         failure
             .is("54000")
             .says("no free worker id")
