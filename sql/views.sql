@@ -369,8 +369,7 @@ AS $$
     FROM leaf_id_internal.leaf_server_state() s
     CROSS JOIN LATERAL (VALUES
         (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby')
-            -- The registry was asked just now.
-            AND NOT (s.snowflake_state = 'lease is used up' AND s.not_renewed_since IS NULL), 'critical',
+            OR s.snowflake_state = 'starting' AND s.not_renewed_since IS NOT NULL, 'critical',
             concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
             s.snowflake_since, NULL, s.snowflake_hint),
         (s.worker_id_invalid AND s.snowflake_state <> 'worker id is not valid', 'warning',

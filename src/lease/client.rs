@@ -191,7 +191,7 @@ impl LeaseClient {
         result.map_err(|error| format!("could not write leaf_id_lease.json: {error}"))
     }
 
-    /// Handles a request that was not sent or not answered.
+    /// Handles a request that was not sent, not answered, or whose answer cannot be written.
     fn fail(&mut self, error: &str) -> Effect {
         let now = pg::clocks();
         let registry = &self.identity.registry;

@@ -288,7 +288,7 @@ impl LeaseHolder {
         }
     }
 
-    /// Handles a request that was not sent or not answered.
+    /// Handles a request that was not sent, not answered, or whose answer cannot be written to the file.
     pub fn fail(&mut self, now: Clocks) -> Effect {
         self.again(now, MAX_RETRY_MS);
         match self.grant() {

@@ -104,8 +104,10 @@ enum Step {
     Pass(i8),
     /// A server asks, and is answered.
     Ask(usize),
-    /// The answer is lost.
+    /// The answer is lost, ...
     AskLost(usize),
+    /// ... or its write to the file seems to fail, but has reached it.
+    AskUnwritten(usize),
     /// The question is under way for long, ...
     Send(usize),
     /// ... until it arrives, and its answer, if the server still waits for it.
@@ -364,6 +366,14 @@ impl Node {
         let effect = self.holder.hear(&sent.question, &heard, || token);
         self.drawn -= i64::from(reply.answer.outcome.is_err());
         self.follow(effect);
+    }
+
+    fn hear_unwritten(&mut self, sent: &Sent, reply: &Reply, clocks: Clocks) {
+        let mut heard = *self;
+        heard.hear(sent, reply, clocks);
+        self.lease = heard.lease;
+        self.drawn = heard.drawn;
+        self.fail(clocks);
     }
 
     fn fail(&mut self, clocks: Clocks) {
@@ -876,6 +886,12 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 self.decide(number, &sent, rules)?;
                 self.nodes[number].fail(clocks);
             }
+            Step::AskUnwritten(number) => {
+                let clocks = self.clocks(number);
+                let sent = self.nodes[number].ask(clocks, rules);
+                let reply = self.decide(number, &sent, rules)?;
+                self.nodes[number].hear_unwritten(&sent, &reply, clocks);
+            }
             Step::Send(number) => {
                 let clocks = self.clocks(number);
                 let node = &mut self.nodes[number];
@@ -1057,13 +1073,14 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
     }
 }
 
-const ALL: [Step; 35] = [
+const ALL: [Step; 36] = [
     Step::Pass(1),
     Step::Pass(4),
     Step::Ask(0),
     Step::Ask(1),
     Step::AskLost(0),
     Step::AskLost(1),
+    Step::AskUnwritten(0),
     Step::Send(0),
     Step::Send(1),
     Step::Arrive(0),
@@ -1159,6 +1176,16 @@ fn no_id_comes_twice_deeper() {
     none::<Two>(&clocks, 7, 9);
     let lost = with(&[Restart(0), AskLost(0), Follow, Promote(0), Pass(1), Pass(4)]);
     none::<Two>(&lost, 7, 9);
+    let unwritten = with(&[
+        AskUnwritten(0),
+        Crash(0),
+        Restart(0),
+        Follow,
+        Promote(0),
+        Pass(1),
+        Pass(4),
+    ]);
+    none::<Two>(&unwritten, 7, 9);
     let under_way = with(&[
         Send(0),
         Arrive(0),
