@@ -56,6 +56,7 @@ with_house_words='
     scripts/house-rules.sh
     lease shmem/registry
     core/src/lease core/src/registry core/src/keeper core/tests/keeper core/tests/lease core/tests/lease_explorer
+    core/tests/lease_explorer/node core/tests/lease_explorer/world
     core/tests/lease_sim core/tests/registry core/README.md pg/README.md
     pgrx-tests/tests/behavior/lease/registry pgrx-tests/tests/behavior/lease/registry_bounds
     pgrx-tests/tests/behavior/slow/registry_failover'
