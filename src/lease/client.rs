@@ -74,7 +74,7 @@ impl LeaseClient {
             area,
             registry,
             identity,
-            holder: LeaseHolder::new(lease),
+            holder: LeaseHolder::new(lease, token),
             written: Some(written),
             asked: None,
             problem: None,
@@ -148,7 +148,6 @@ impl LeaseClient {
 
     /// Sends the request that is due.
     fn ask(&mut self) -> Effect {
-        self.holder.prepare(token);
         if let Err(error) = self.write(*self.holder.lease()) {
             return self.fail(&error);
         }
@@ -199,7 +198,7 @@ impl LeaseClient {
             status.not_renewed_since_ms.get_or_insert(now.wall_ms);
             status.last_error = Text::new(error);
         });
-        let effect = match self.holder.grant() {
+        let effect = match self.holder.lease().grant {
             Some(_) => "; snowflake ids stop when the lease is used up",
             None => "",
         };
@@ -250,7 +249,7 @@ impl LeaseClient {
                     Status::Clock => "the clock is off",
                     _ => detail,
                 };
-                let act = match self.holder.grant() {
+                let act = match self.holder.lease().grant {
                     Some(_) => "does not renew the lease",
                     None => "leases no worker id",
                 };

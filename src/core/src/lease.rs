@@ -4,7 +4,7 @@
 //! A lease is a segment of time, as a segment of a tag is one of numbers: see [`crate::registry`].
 //! The generator's reservation never exceeds R, its end. A restarted server bounds the ids of its
 //! last run by its reservation (I7), and proves by a token in a file that it is the server known to
-//! the registry. A copy cannot prove it: the file counts only on the disk and in the boot that wrote it.
+//! the registry. A copy cannot: the file counts only on the device and in the boot that it was written on.
 //!
 //! No lease ends by a clock: a holder whose R is used up has no time left to reserve. The clocks
 //! only pace requests.
@@ -59,7 +59,7 @@ pub struct Lease {
     /// Token that the registry recorded with it; 0 if none.
     pub token: i64,
     /// Token to be recorded next. Reused until an answer arrives: the registry may have recorded it
-    /// although the answer was lost. 0 if none was drawn.
+    /// although the answer was lost. 0 if there was no file.
     pub next_token: i64,
 }
 
@@ -218,11 +218,18 @@ const NOW: Clocks = Clocks {
 };
 
 impl LeaseHolder {
-    /// A server that has just started, with the state from its file.
-    #[must_use]
-    pub fn new(lease: Lease) -> Self {
+    /// A server that has just started, with the state from its file. `draw` supplies the token for the
+    /// first request, unless that has one.
+    pub fn new(lease: Lease, draw: impl FnMut() -> i64) -> Self {
+        let next_token = match lease.next_token {
+            0 => other_token(lease.token, draw),
+            drawn => drawn,
+        };
         Self {
-            lease,
+            lease: Lease {
+                next_token,
+                ..lease
+            },
             asking: false,
             ask_at: NOW,
             ahead_ms: i64::MAX,
@@ -230,16 +237,10 @@ impl LeaseHolder {
         }
     }
 
-    /// The state to write to the file.
+    /// The state to write to the file, with the grant in use.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
-    }
-
-    /// The grant in use.
-    #[must_use]
-    pub fn grant(&self) -> Option<Grant> {
-        self.lease.grant
     }
 
     /// The effect of the grant of an earlier run, when the server starts.
@@ -265,15 +266,8 @@ impl LeaseHolder {
         }
     }
 
-    /// Draws the token of the next request, if there is none. [`LeaseHolder::lease`] must be in the file
-    /// before [`LeaseHolder::ask`].
-    pub fn prepare(&mut self, draw: impl FnMut() -> i64) {
-        if self.lease.next_token == 0 {
-            self.lease.next_token = other_token(self.lease.token, draw);
-        }
-    }
-
-    /// The request that is due; it counts as sent from now on.
+    /// The request that is due; it counts as sent from now on. [`LeaseHolder::lease`] must be in the
+    /// file before.
     pub fn ask(&mut self) -> Question {
         self.asking = true;
         let Lease {
@@ -291,7 +285,7 @@ impl LeaseHolder {
     /// Handles a request that was not sent, not answered, or whose answer cannot be written to the file.
     pub fn fail(&mut self, now: Clocks) -> Effect {
         self.again(now, MAX_RETRY_MS);
-        match self.grant() {
+        match self.lease.grant {
             Some(_) => Effect::Keep,
             None => Effect::Close(Refusal::NoAnswer),
         }
@@ -312,16 +306,17 @@ impl LeaseHolder {
     }
 
     fn refused(&mut self, status: Status, heard: &Heard) -> Effect {
-        // A clock is set right at any time.
-        let is_clock = status == Status::Clock && self.grant().is_none();
-        self.again(
-            heard.received,
-            if is_clock { RETRY_MS } else { MAX_RETRY_MS },
-        );
-        if self.grant().is_some() {
+        if self.lease.grant.is_some() {
             sometimes!("lease: kept though refused");
+            self.again(heard.received, MAX_RETRY_MS);
             return Effect::Keep;
         }
+        let longest_ms = match status {
+            // A clock is set right at any time.
+            Status::Clock => RETRY_MS,
+            _ => MAX_RETRY_MS,
+        };
+        self.again(heard.received, longest_ms);
         let by_ms = heard.skew();
         if status == Status::Clock && by_ms.is_none() {
             // The request was slow, and the clock may be right.
@@ -349,7 +344,7 @@ impl LeaseHolder {
         sent: Clocks,
         draw: impl FnMut() -> i64,
     ) -> Effect {
-        let before = self.grant();
+        let before = self.lease.grant;
         sometimes!(
             "lease: another worker id than before",
             before.is_some_and(|before| before.worker_id != grant.worker_id)

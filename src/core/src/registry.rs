@@ -7,7 +7,7 @@
 //! committed before it is reported, and never lowered.
 //!
 //! 1. A renewal raises R for the holder. It shows the token of the row, which is drawn anew each
-//!    time: of a server that is resumed twice, from an image of its memory, one shows a later one.
+//!    time: of two servers that were resumed from one memory image, only the first to renew has it.
 //! 2. Another holder gets the worker id only when R has passed by every clock that the registry may
 //!    have, [`Bounds::max_skew_ms`] after it has passed by this one. Its floor is at least R.
 //! 3. A server that repeats its request after a lost answer is known by the token that it asked to

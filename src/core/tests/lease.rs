@@ -69,9 +69,14 @@ struct Server {
 
 impl Server {
     fn new(lease: Lease) -> Self {
+        let mut drawn = 10;
+        let holder = LeaseHolder::new(lease, || {
+            drawn += 1;
+            drawn
+        });
         Self {
-            holder: LeaseHolder::new(lease),
-            drawn: 10,
+            holder,
+            drawn,
             now: BEGIN,
         }
     }
@@ -91,11 +96,6 @@ impl Server {
     }
 
     fn ask(&mut self) -> Question {
-        let drawn = &mut self.drawn;
-        self.holder.prepare(|| {
-            *drawn += 1;
-            *drawn
-        });
         self.holder.ask()
     }
 
@@ -156,7 +156,7 @@ fn each_row_of_the_table_holds() {
     assert_eq!(server.ask_and_fail(), NO_ANSWER);
     assert_eq!(server.ask_and_hear(granted(GRANT)), USED);
     // Holding.
-    assert_eq!(server.holder.grant(), Some(GRANT));
+    assert_eq!(server.holder.lease().grant, Some(GRANT));
     assert_eq!(server.ask_and_fail(), Effect::Keep);
     assert_eq!(server.ask_and_fail(), Effect::Keep);
     // Restarted.
@@ -182,7 +182,7 @@ fn each_row_of_the_table_holds() {
         for mut server in [Server::holding(), Server::restarted()] {
             let lease = *server.holder.lease();
             assert_eq!(server.ask_and_hear(refused), Effect::Keep, "{status:?}");
-            assert_eq!(server.holder.grant(), Some(GRANT), "{status:?}");
+            assert_eq!(server.holder.lease().grant, Some(GRANT), "{status:?}");
             assert_eq!(*server.holder.lease(), lease, "{status:?}");
         }
         let token_alone = Lease {
@@ -193,7 +193,7 @@ fn each_row_of_the_table_holds() {
             let mut server = Server::new(lease);
             let closed = Effect::Close(refusal);
             assert_eq!(server.ask_and_hear(refused), closed, "{status:?}");
-            assert_eq!(server.holder.grant(), None, "{status:?}");
+            assert_eq!(server.holder.lease().grant, None, "{status:?}");
             assert_eq!(server.holder.lease().token, lease.token, "{status:?}");
             assert_eq!(server.ask_and_fail(), NO_ANSWER, "{status:?}");
         }
@@ -274,7 +274,7 @@ fn a_grant_goes_on_or_begins_anew() {
         let used = Effect::Use { grant, anew };
         for mut server in [Server::holding(), Server::restarted()] {
             assert_eq!(server.ask_and_hear(granted(grant)), used, "{grant:?}");
-            assert_eq!(server.holder.grant(), Some(grant));
+            assert_eq!(server.holder.lease().grant, Some(grant));
         }
     }
 }
@@ -302,9 +302,9 @@ fn the_next_token_is_kept_until_an_answer_comes() {
     // That of a file, too; if it has none, one is drawn and written before it is sent.
     assert_eq!(Server::new(FILE).ask().next_token, NEXT_TOKEN);
     for (next_token, expected) in [(NEXT_TOKEN, NEXT_TOKEN), (0, 8)] {
-        let mut holder = LeaseHolder::new(Lease { next_token, ..FILE });
         let mut tokens = [TOKEN, 8].into_iter();
-        holder.prepare(|| tokens.next().unwrap());
+        let file = Lease { next_token, ..FILE };
+        let holder = LeaseHolder::new(file, || tokens.next().unwrap());
         assert_eq!(holder.lease().next_token, expected);
     }
 }

@@ -801,7 +801,7 @@ impl World {
         disk.lease = lease;
         disk.copied = false;
         disk.boot = node.boot;
-        LeaseHolder::new(lease)
+        LeaseHolder::new(lease, || self.token())
     }
 
     /// Runs a turn of a server's launcher.
@@ -933,13 +933,12 @@ impl World {
             effect = holder.fail(clocks);
         }
         // Something makes a request due at once.
-        if holder.grant().is_none() && self.chance(4) {
+        if holder.lease().grant.is_none() && self.chance(4) {
             holder.hurry();
         }
         if effect == Effect::Keep {
             match holder.step(clocks) {
                 Step::Ask => {
-                    holder.prepare(|| self.token());
                     let mut question = holder.ask();
                     if self.broken == Broken::NextToken {
                         question.next_token = self.token();

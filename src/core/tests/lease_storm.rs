@@ -140,8 +140,9 @@ struct Storm {
 impl Storm {
     fn new(fleet: Fleet, seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
+        let mut tokens = StdRng::seed_from_u64(seed);
         let server = |_| Server {
-            holder: LeaseHolder::new(Lease::default()),
+            holder: LeaseHolder::new(Lease::default(), || tokens.random()),
             asked: 0,
             leased_at_ms: 0,
         };
@@ -249,8 +250,6 @@ impl Storm {
             // Until the answer.
             Step::Wait(None) => {}
             Step::Ask => {
-                let random = &mut self.random;
-                server.holder.prepare(|| random.random());
                 let question = server.holder.ask();
                 server.asked += 1;
                 let number = server.asked;
@@ -316,7 +315,7 @@ impl Storm {
             return;
         }
         server.asked += 1;
-        let before = server.holder.grant();
+        let before = server.holder.lease().grant;
         let heard = Heard {
             answer: reply.answer,
             sent: clocks(request.sent_ms),

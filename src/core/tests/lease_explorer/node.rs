@@ -55,7 +55,9 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(name: u8, is_host: bool) -> Self {
+    /// `drawn`: tokens that servers of this name have drawn before.
+    pub fn new(name: u8, is_host: bool, drawn: i64) -> Self {
+        let drawn = drawn + 1;
         Self {
             name,
             is_host,
@@ -66,7 +68,7 @@ impl Node {
             lease_is_copy: false,
             token: 0,
             until_ms: 0,
-            holder: LeaseHolder::new(Lease::default()),
+            holder: LeaseHolder::new(Lease::default(), || token(name, drawn)),
             grant: None,
             floor_ms: 0,
             is_open: false,
@@ -75,13 +77,13 @@ impl Node {
             reserved_ms: 0,
             sent: None,
             run: 0,
-            drawn: 0,
+            drawn,
         }
     }
 
     pub fn draw(&mut self) -> i64 {
         self.drawn += 1;
-        i64::from(self.name) * 1_000_000 + self.drawn
+        token(self.name, self.drawn)
     }
 
     pub fn close(&mut self) {
@@ -117,9 +119,6 @@ impl Node {
 
     /// A question, as sent now.
     pub fn ask(&mut self, clocks: Clocks, rules: Rules<Rule>) -> Sent {
-        let token = self.draw();
-        self.drawn -= i64::from(self.holder.lease().next_token != 0);
-        self.holder.prepare(|| token);
         self.write();
         if let Some(sent) = &mut self.sent {
             sent.is_awaited = false;
@@ -179,7 +178,9 @@ impl Node {
         if self.is_host && rules.hold(Rule::HostsFile) {
             lease.grant = None;
         }
-        self.holder = LeaseHolder::new(lease);
+        let token = self.draw();
+        self.drawn -= i64::from(lease.next_token != 0);
+        self.holder = LeaseHolder::new(lease, || token);
         self.grant = None;
         self.floor_ms = rules.keep(Rule::OwnFloor, self.until_ms);
         self.is_open = false;
@@ -270,6 +271,10 @@ impl Node {
         self.is_full = false;
         Some((grant.worker_id, ms))
     }
+}
+
+fn token(name: u8, number: i64) -> i64 {
+    i64::from(name) * 1_000_000 + number
 }
 
 fn recorded_ms(grant: Grant, rules: Rules<Rule>) -> i64 {

@@ -100,8 +100,8 @@ pub enum Step {
     CopyStopped,
     /// ... or of its files, and has had a worker id of its own before it leases, ...
     CopyFiles,
-    /// ... or of its memory as well, and both go on once what they hold has passed: until then, nothing
-    /// tells them apart.
+    /// ... or of its memory as well, with its lease, and both go on once that has passed: until then,
+    /// nothing tells them apart.
     CopyMemory,
     /// A server's clock is set, in ticks ahead of the time, ...
     SetClock(usize, i8),
@@ -456,8 +456,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         self.nodes[0] = Node {
             ahead_ms: self.ahead_ms,
             run: last.run + 1,
-            drawn: last.drawn,
-            ..Node::new(9 - last.name, true)
+            ..Node::new(9 - last.name, true, last.drawn)
         };
     }
 
@@ -576,7 +575,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
         };
         let node = |number: usize| {
             let name = u8::try_from(number + 1).expect("a name");
-            Node::new(name, IS_PAIR && number == 0)
+            Node::new(name, IS_PAIR && number == 0, 0)
         };
         Self {
             now_ms: BEGIN_MS,
@@ -641,6 +640,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 copy.start(rules);
             }
             Step::CopyMemory => {
+                self.nodes[0].grant?;
                 self.copy().run += 1;
                 for number in [0, 1, 0, 1] {
                     self.ask(number, rules)?;
