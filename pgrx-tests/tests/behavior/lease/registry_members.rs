@@ -7,9 +7,9 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, CENTRAL, Mode, Proxy, Registry, Server, Session, Stop, assert_apart, assert_in_order,
-    assert_issued_once, in_threads, in_threads_until, lease_conf, now_ms, time_of, timed,
-    wait_until, worker_of,
+    Asking, CENTRAL, Mode, OTHER_BOOT, Proxy, Registry, Server, Session, Stop, assert_apart,
+    assert_in_order, assert_issued_once, edit_json, in_threads, in_threads_until, lease_conf,
+    now_ms, time_of, timed, wait_until, worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -375,6 +375,20 @@ fn registry_in_a_local_database() {
     assert_eq!(session.column::<String>(nodes), ["here", "there"]);
     let empty = "SELECT count(*) FROM leaf_id.leaf_worker";
     assert_eq!(server.session().value::<i64>(empty), 0, "not the registry");
+}
+
+/// The registry knows its own server without a token.
+#[test]
+fn the_registrys_own_server_keeps_its_worker_id_over_a_reboot() {
+    let server = server_with_a_registry_of_its_own();
+    let last = server.session().next_snowflake();
+    server.stop(Stop::Fast);
+    edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
+    server.launch();
+    let (id, took) = timed(|| server.session().next_snowflake());
+    println!("the first id after {took:?}");
+    assert_eq!([last, id].map(worker_of), [0, 0]);
+    assert!(id > last);
 }
 
 /// The lease is renewed three times per second. DROP DATABASE waits a few seconds for other

@@ -163,6 +163,36 @@ fn further_off_than_granted() {
     assert_in_order(asking.calls());
 }
 
+/// Its clock is off, but the answer, which was slow, does not prove it.
+#[test]
+fn a_server_that_starts_and_is_refused_is_shown() {
+    const LOCK: &str = "BEGIN; SELECT FROM leaf_id.leaf_registry FOR UPDATE";
+    let registry = Registry::start();
+    let mut locking = registry.server.session();
+    locking.run("UPDATE leaf_id.leaf_registry SET max_skew_ms = 500");
+    locking.run(LOCK);
+    let server = registry.member_with_clock("a", -600, &[IMPATIENT]);
+    let mut watcher = registry.server.session();
+    let mut session = server.session();
+    wait_until(LIMIT, "the problem", || {
+        wait_until(LIMIT, "a request that waits", || {
+            watcher.value(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+                     AND clock_timestamp() > query_start + interval '400 ms')",
+            )
+        });
+        locking.run("ROLLBACK");
+        // The next one waits, too.
+        locking.run(LOCK);
+        let problems: Vec<String> = session.column("SELECT what FROM leaf_id.problems");
+        let said = "no snowflake ids are issued: starting: the clock is ";
+        problems.iter().any(|what| what.starts_with(said))
+    });
+    locking.run("ROLLBACK");
+    server.clock().set(0);
+    assert_eq!(worker_of(session.next_snowflake()), 0);
+}
+
 /// The answer is late, and its time is neither that of the request nor of the answer.
 #[test]
 fn a_slow_registry_is_no_skew() {
