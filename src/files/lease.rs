@@ -47,8 +47,8 @@ pub struct HolderIdentity {
     pub layout: Layout,
 }
 
-/// Reads the last run's lease: an empty one if there is no file, if it is a copy or another holder's, or
-/// after a reboot: where a copied disk is booted, its file looks like the original.
+/// Reads the last run's lease: an empty one if there is no file, if it is a copy or another holder's, and
+/// after a reboot, since the file of a copied disk looks like the original.
 ///
 /// # Errors
 /// The file cannot be read or is corrupt.
