@@ -28,7 +28,7 @@ mod world;
 use search::Histories;
 use world::{Needless, Pair, Recovering, Rule, Step, Three, Two, TwoIds};
 
-const ALL: [Step; 36] = [
+const ALL: [Step; 37] = [
     Step::Pass(1),
     Step::Pass(4),
     Step::Ask(0),
@@ -38,6 +38,7 @@ const ALL: [Step; 36] = [
     Step::AskUnwritten(0),
     Step::Send(0),
     Step::Send(1),
+    Step::Wait(0),
     Step::Arrive(0),
     Step::Arrive(1),
     Step::Away(0),
@@ -151,6 +152,17 @@ fn no_id_comes_twice_deeper() {
         Pass(4),
     ]);
     none::<Two>(&under_way, 7, 9);
+    let waiting = with(&[
+        Send(0),
+        Wait(0),
+        Arrive(0),
+        CopyStopped,
+        Follow,
+        Promote(0),
+        Pass(1),
+        Pass(4),
+    ]);
+    none::<Two>(&waiting, 6, 8);
     let away = with(&[
         CopyStopped,
         Away(0),
@@ -320,6 +332,9 @@ fn each_rule_is_needed() {
     needed(Rule::FirstUseClock, &used, &back, 5);
     let cold = with(&[CopyStopped, Follow, Promote(-1), Pass(4)]);
     needed(Rule::HeldToken, &[], &cold, 9);
+    let copied = [Ask(0), CopyStopped, Follow, Promote(0)];
+    let waiting = with(&[Send(0), Wait(0), Arrive(0), Pass(5)]);
+    needed(Rule::LockClock, &copied, &waiting, 8);
     let followed = [Ask(0), Follow, Pass(3)];
     needed(
         Rule::GivenWhenPassed,

@@ -286,9 +286,11 @@ impl Case<'_> {
             && self.is_requester(&row)
         {
             let until_ms = held.reserved_until_ms;
+            // What has passed while the request waited for the row may have been granted again.
+            let now_ms = self.now_ms.max(self.here.now_ms);
             let is_granted = until_ms <= self.moved_floor();
-            let is_known = self.shows_token(&row) && row.reserved_until_ms > self.now_ms;
-            if is_known || is_granted && until_ms > self.now_ms {
+            let is_known = self.shows_token(&row) && row.reserved_until_ms > now_ms;
+            if is_known || is_granted && until_ms > now_ms {
                 sometimes!("registry: a holder goes on after a move");
                 let (floor_ms, until_ms) = match is_granted {
                     true => (held.floor_ms, until_ms),

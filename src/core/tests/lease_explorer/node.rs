@@ -22,6 +22,8 @@ pub struct Sent {
     pub clocks: Clocks,
     /// The server has not asked again.
     pub is_awaited: bool,
+    /// By the registry's clock, if it waits for a lock there.
+    pub arrived_ms: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,6 +137,7 @@ impl Node {
             question,
             clocks,
             is_awaited: true,
+            arrived_ms: None,
         }
     }
 

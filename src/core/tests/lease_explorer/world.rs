@@ -32,6 +32,8 @@ pub enum Rule {
     Floor,
     /// That floor is repeated until the holder has used it.
     FloorOfLostAnswer,
+    /// What has passed while the question waited for a lock has passed.
+    LockClock,
     /// A worker id is granted to another server only when R has passed by every clock of a registry.
     GivenWhenPassed,
     /// After a move, what is held enters with its floor.
@@ -83,7 +85,9 @@ pub enum Step {
     AskUnwritten(usize),
     /// The question is under way for long, ...
     Send(usize),
-    /// ... until it arrives, and its answer, if the server still waits for it.
+    /// ... or arrives, and waits for a lock, ...
+    Wait(usize),
+    /// ... until it is answered, if the server still waits for that.
     Arrive(usize),
     /// There is no answer.
     Away(usize),
@@ -244,14 +248,19 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         let node = self.nodes[number];
         let tables = self.registry;
         let now_ms = self.now_ms + self.ahead_ms;
+        let arrived_ms = sent.arrived_ms.unwrap_or(now_ms);
         let here = Here {
             place: place(self.timeline),
             epoch_ms: 0,
             layout: layout(),
             worker_id: None,
             max_lead_ms: LEAD_MS + SKEW_MS,
-            arrived_ms: now_ms,
-            now_ms,
+            arrived_ms,
+            now_ms: if rules.hold(Rule::LockClock) {
+                now_ms
+            } else {
+                arrived_ms
+            },
             format_ms: |ms| ms.to_string(),
         };
         let mut question = sent.question;
@@ -446,6 +455,10 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         self.registry = self.standbys[standby];
         self.timeline += 1;
         self.ahead_ms = ticks(ahead);
+        // The server that they waited at is gone.
+        for sent in self.nodes.iter_mut().filter_map(|node| node.sent.as_mut()) {
+            sent.arrived_ms = None;
+        }
         Some(())
     }
 
@@ -606,6 +619,11 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool> search:
                 let clocks = self.clocks(number);
                 let node = &mut self.nodes[number];
                 node.sent = Some(node.ask(clocks, rules));
+            }
+            Step::Wait(number) => {
+                let now_ms = self.now_ms + self.ahead_ms;
+                let sent = self.nodes[number].sent.as_mut()?;
+                sent.arrived_ms = Some(now_ms);
             }
             Step::Arrive(number) => {
                 let sent = self.nodes[number].sent.take()?;
