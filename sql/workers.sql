@@ -141,7 +141,7 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_await_renewals() IS
     'Trigger: waits until renewals under the old terms have ended';
 CREATE TRIGGER leaf_registry_awaits_renewals
-    BEFORE UPDATE OF grant_ahead_ms ON leaf_id.leaf_registry
+    BEFORE UPDATE OF grant_ahead_ms OR DELETE OR TRUNCATE ON leaf_id.leaf_registry
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_await_renewals();
 
 -- Prepared, it would keep its locks over restarts, and no lease would be renewed.
