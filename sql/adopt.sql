@@ -907,6 +907,7 @@ DECLARE
     plan record := leaf_id_internal.leaf_plan_adoption($1, $2, $3, $4, $5);
     lock_timeout text;
     by_insert boolean;
+    may_begin boolean;
     -- Ids up to this one may have been taken. Numeric, as it may exceed the last id.
     taken numeric;
     given record;
@@ -937,6 +938,10 @@ BEGIN
         RAISE EXCEPTION 'no ids are left for column "%" of table %', $2, plan.table_name
             USING ERRCODE = 'sequence_generator_limit_exceeded',
                 DETAIL = format('Ids up to %s are taken, and the last one is %s.', taken, plan.last_id);
+    END IF;
+
+    IF NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = plan.tag) THEN
+        may_begin := leaf_id_internal.leaf_check_start(tag, taken::bigint + 1);
     END IF;
 
     IF plan.identity <> '' THEN
@@ -1109,6 +1114,7 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_last_of_tag(text, name, text) IS
     'The largest id of a tag that may have been issued; an error if its columns cannot be released';
 
+-- A stranger's default would end another role's tag, and show where that is.
 CREATE FUNCTION leaf_id_internal.leaf_plan_release(relation oid, column_name name) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -1116,10 +1122,17 @@ AS $$
 DECLARE
     this CONSTANT record := leaf_id_internal.leaf_column($1, $2);
     is_permitted CONSTANT boolean := leaf_id_internal.leaf_require('SELECT, UPDATE, DELETE');
+    owner CONSTANT oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = $1);
+    missing_grant CONSTANT text := leaf_id_internal.leaf_missing_grant(this.tag, owner);
 BEGIN
     IF this.tag IS NULL THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from no tag', $2, this.table_name
             USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSIF NOT leaf_id_internal.leaf_may_issue(owner, this.tag) AND missing_grant IS NOT NULL THEN
+        RAISE EXCEPTION 'cannot release column "%" of table % from tag "%"', $2, this.table_name, this.tag
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                DETAIL = format('Role %s owns the table, and may not issue ids of that tag.', owner::regrole),
+                HINT = format('If the column does take its ids from it: %s', missing_grant);
     END IF;
     RETURN this;
 END

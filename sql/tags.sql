@@ -225,7 +225,7 @@ BEGIN
             MESSAGE = format('cannot create tag "%s" with first id %s because columns hold that or larger ids', $1, $2),
             DETAIL = larger,
             -- By the name of the tag alone, columns of strangers would count.
-            HINT = format('Choose a larger start, or see which missing tags leaf_sync() would create, and above which ids: SELECT * FROM %s();',
+            HINT = format('To see which missing tags leaf_sync() would create, and above which ids: SELECT * FROM %s();',
                 leaf_id_internal.leaf_function_name('leaf_check'));
     END IF;
     RETURN true;

@@ -296,6 +296,50 @@ fn a_strangers_default_does_not_keep_a_released_tag() {
     });
 }
 
+/// Before: programs that use the tag get 42704, and mallory's sequence starts where the tag was.
+#[test]
+fn a_strangers_column_is_not_released() {
+    let (server, mut admin) = shop();
+    admin.run("SELECT leaf_tag_create('orders/7'), leaf_tag_grant('orders/7', 'app')");
+    let mut app = session_of(&server, "app");
+    let last = app.next("orders/7");
+    session_of(&server, "mallory")
+        .run("CREATE TABLE t (id bigint NOT NULL DEFAULT leaf_segment_next('orders/7'))");
+    let refused = admin.fails("SELECT leaf_release('mallory.t', 'id')");
+    refused.is("55000").details("Role mallory owns the table");
+    admin.run("CALL leaf_release_all('mallory')");
+    assert_eq!(app.next("orders/7"), last + 1);
+    admin.run(&grant_in(&refused.hint, "orders/7", "mallory"));
+    admin.run("SELECT leaf_release('mallory.t', 'id')");
+}
+
+/// Before: mallory has the tag, and the manager's column gets ids of its rows.
+#[test]
+fn a_tables_name_takes_no_tag_from_the_columns_of_another() {
+    let (server, mut admin) = shop();
+    admin.run(
+        "GRANT UPDATE ON leaf_id.leaf_alloc TO keeper; GRANT CREATE ON SCHEMA public TO mallory",
+    );
+    let mut keeper = session_of(&server, "keeper");
+    keeper.run(
+        "CREATE TABLE orders (id bigint DEFAULT leaf_segment_next('keeper.orders'));
+         INSERT INTO orders SELECT generate_series(1, 1000)",
+    );
+    session_of(&server, "mallory").run(r#"CREATE TABLE public."keeper.orders" (id serial)"#);
+    let refused = admin.fails(r#"SELECT leaf_adopt('public."keeper.orders"', 'id')"#);
+    refused
+        .is("55000")
+        .details("Column \"id\" of table keeper.orders holds 1000");
+    admin.run("CALL leaf_adopt_all('public')");
+    keeper
+        .fails("INSERT INTO orders DEFAULT VALUES")
+        .is("42704");
+    admin.run("SELECT leaf_sync()");
+    keeper.run("INSERT INTO orders DEFAULT VALUES");
+    let last: i64 = keeper.value("SELECT max(id) FROM orders");
+    assert_eq!(last, 1001);
+}
+
 /// Before: 2BP01.
 #[test]
 fn a_strangers_default_does_not_keep_a_tag_from_being_dropped() {
