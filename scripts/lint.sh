@@ -32,12 +32,23 @@ cargo fmt --all --check
 say "Clippy"
 CARGO_TARGET_DIR=$PG_BUILD cargo clippy --workspace --all-targets --no-default-features --features "leaf_id/pg$PG_MAJOR" -- --deny warnings
 say "Names in the extension's script"
+# The parts of a script in quotes that the name of a schema is put into: before 15.4, PostgreSQL
+# does that whatever characters it has, and they would be run.
+schema_in_quotes() {
+    perl -0777 -ne 'while (/--[^\n]*|\x27(?:[^\x27]|\x27\x27)*\x27|\$(\w*)\$.*?\$\1\$/gs) {
+        $part = $&; print "$part\n" if $part !~ /^--/ and $part =~ /\@extschema\@/ }' "$@"
+}
+for quoted in "SELECT '@extschema@'" 'DO $$ @extschema@.f $$' 'DO $x$ @extschema@.f $x$'; do
+    [ -n "$(schema_in_quotes <<<"$quoted")" ] || die "the check does not see $quoted"
+done
 if echo 'CREATE VIEW @extschema@.v AS SELECT 1 = 1' | "$PGSPOT" >/dev/null; then
     die "pgspot does not see an operator that anybody could plant"
 fi
 "$ROOT/scripts/build.sh"
 scripts=$("$PG_BIN/pg_config" --sharedir)/extension
 scripts/released.sh same "$scripts/leaf_id--$(version).sql"
+quoted=$(schema_in_quotes "$scripts/leaf_id--$(version).sql" sql/step.sql.in $(ls sql/leaf_id--*--*.sql 2>/dev/null))
+[ -z "$quoted" ] || die "@extschema@ is in quotes: $quoted"
 # A procedure that commits cannot have a SET clause; its body is checked all the same.
 "$PGSPOT" "$scripts/leaf_id--$(version).sql" \
     --proc-without-search-path "leaf_id_internal.leaf_move_all(schema name,is_release boolean,dry_run boolean)" \

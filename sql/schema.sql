@@ -1,13 +1,13 @@
 \echo Use "CREATE EXTENSION leaf_id" to load this file. \quit
 
+-- Never the schema's name within quotes: before 15.4, PostgreSQL puts it there whatever characters it has.
 DO $$
 BEGIN
-    IF '@extschema@' OPERATOR(pg_catalog.=) ANY ('{leaf_id,leaf_id_internal}'::pg_catalog.text[]) THEN
-        RAISE EXCEPTION USING
+    IF pg_catalog.current_schema() OPERATOR(pg_catalog.=) ANY ('{leaf_id,leaf_id_internal}'::pg_catalog.name[]) THEN
+        RAISE EXCEPTION 'extension "leaf_id" cannot be created in schema "%"', pg_catalog.current_schema() USING
             ERRCODE = 'duplicate_schema',
-            MESSAGE = 'extension "leaf_id" cannot be created in schema "@extschema@"',
             DETAIL = 'It creates that schema itself.',
-            HINT = 'Drop or rename schema "@extschema@", then run CREATE EXTENSION leaf_id without a SCHEMA clause.';
+            HINT = pg_catalog.format('Drop or rename schema "%s", then run CREATE EXTENSION leaf_id without a SCHEMA clause.', pg_catalog.current_schema());
     END IF;
 END
 $$;
@@ -26,7 +26,7 @@ BEGIN
         RAISE EXCEPTION 'schema "%" already exists', present.name USING
             ERRCODE = 'duplicate_schema',
             DETAIL = 'CREATE EXTENSION leaf_id creates it.',
-            HINT = pg_catalog.format('It belongs to role %I. That role, or a superuser, can rename or drop it.', present.owner);
+            HINT = pg_catalog.format('Role %I, which owns it, or a superuser can rename or drop it.', present.owner);
     END IF;
 END
 $$;

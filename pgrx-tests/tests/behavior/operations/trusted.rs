@@ -274,7 +274,7 @@ fn what_is_in_the_way_is_an_error() {
     owner
         .fails("CREATE EXTENSION leaf_id")
         .is("42P06")
-        .hints("It belongs to role owner.");
+        .hints("Role owner, which owns it, or a superuser can");
     owner
         .fails("CREATE EXTENSION leaf_id SCHEMA leaf_id")
         .is("42P06");

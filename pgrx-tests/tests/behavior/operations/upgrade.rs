@@ -49,7 +49,7 @@ const FUNCTION: Change = Change {
         ),
     ],
     grants: "GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) TO PUBLIC;",
-    to_owner: "'GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) TO %s WITH GRANT OPTION'",
+    to_owner: "'GRANT EXECUTE ON FUNCTION %2$s.leaf_tag_reset(text, bigint, boolean) TO %1$s WITH GRANT OPTION'",
     ..NOTHING
 };
 
@@ -306,8 +306,8 @@ fn what_a_step_forgets_is_seen() {
         ("view", VIEW.grants, ""),
         (
             "owner",
-            "pg_catalog.format(privilege, owner)",
-            "pg_catalog.format(privilege, 'CURRENT_USER')",
+            "pg_catalog.format(privilege, role, schema)",
+            "pg_catalog.format(privilege, 'CURRENT_USER', schema)",
         ),
         ("option", " WITH GRANT OPTION", ""),
         ("default", "ARRAY[CURRENT_USER]::name[]", "'{}'"),
