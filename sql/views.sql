@@ -352,8 +352,8 @@ AS $$
             'WHERE leaf_id.leaf_left(max_id, step, max_step, system_identifier, timeline, largest_claim, server IS NOT NULL) '
             'BETWEEN max_id + 1 AND max_value' END,
         CASE WHEN s.skips_none
-            THEN 'Nothing is to be done where the promoted standby was synchronous. Elsewhere ids may come twice: set "leaf_id.failover_skip" as it was, before these tags are used.'
-            ELSE 'Nothing is to be done, unless a dump, pg_upgrade or a smaller "leaf_id.failover_skip" comes before these claims: then the remedy skips now.' END
+            THEN 'No action is needed where the promoted standby was synchronous. Elsewhere ids may come twice: set "leaf_id.failover_skip" as it was, before these tags are used.'
+            ELSE 'No action is needed, unless a dump, pg_upgrade or a smaller "leaf_id.failover_skip" comes before these claims: then the remedy skips now.' END
     FROM leaf_id_internal.leaf_unsettled() w
     CROSS JOIN LATERAL (SELECT current_setting('leaf_id.failover_skip') = '0' AS skips_none) s
 $$;

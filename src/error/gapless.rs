@@ -51,7 +51,7 @@ impl GaplessError {
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "cannot PREPARE a transaction that has taken a number of a gapless series, or changed one",
             )
-            .set_detail("It would keep the series locked until it is committed, over restarts too."),
+            .set_detail("It would keep the series locked until it is committed, across restarts too."),
         }
     }
 }

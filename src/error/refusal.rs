@@ -32,7 +32,7 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
             .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
             .set_hint("Set it to a database of this server, or to \"database/server\" with a foreign server of that database."),
         Refusal::NoFreeWorkerId => error(Code::ERRCODE_PROGRAM_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
-            .set_hint("Look at leaf_id.fleet there: worker ids of servers that are gone come back by themselves, soon after their lease_until. Give each copy of a server a \"leaf_id.node_name\" of its own; more may be leased with a larger \"max_ids_per_role\" in leaf_id.leaf_registry."),
+            .set_hint("Wait until a lease in leaf_id.fleet there has expired, give each copy of a server a \"leaf_id.node_name\" of its own, or raise \"max_ids_per_role\" in leaf_id.leaf_registry there."),
         Refusal::ClockSkew { by_ms } => {
             let ahead = if by_ms > 0 { "ahead" } else { "behind" };
             let by_ms = by_ms.unsigned_abs();

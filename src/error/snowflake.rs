@@ -116,7 +116,7 @@ impl SnowflakeError {
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
             .set_hint(if by_ms <= PASSES_MS {
-                "Nothing is to be done: they come by themselves then.".into()
+                "No action is needed: calls succeed again then.".into()
             } else if guc::worker_id() == WorkerId::Auto {
                 "Correct the clock, or raise \"leaf_id.max_clock_lead\".".into()
             } else {

@@ -175,7 +175,7 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
     })
 }
 
-/// Retires an unused worker id, for ids that somebody composes with timestamps up to `until`, a
+/// Retires an unused worker id, for ids that are composed with timestamps up to `until`, a
 /// TimestampTz.
 ///
 /// # Errors

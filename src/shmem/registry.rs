@@ -144,7 +144,7 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Takes request `number`, if nobody has.
+    /// Takes request `number`, unless it was taken.
     pub fn take_request(&self, number: u64) -> Option<LeaseQuestion> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;

@@ -210,7 +210,7 @@ fn a_generator_that_is_refused_is_one_with_the_hint_of_the_error() {
 fn a_long_wait_is_one_with_advice_and_a_short_one_with_none() {
     let server = Server::with_clock(0, &[("leaf_id.worker_id", "1")]);
     for (ahead_ms, says) in [
-        (40_000, "Nothing is to be done"),
+        (40_000, "No action is needed"),
         (400_000, "Correct the clock"),
     ] {
         server.clock().set(ahead_ms);
@@ -518,7 +518,7 @@ fn claims_that_a_promotion_may_have_lost_are_one() {
         "tag \"a\": it and 1 more have claimed no ids since a promotion; the next claims skip";
     let (remedy, advice) = wait_for(&mut session, "info", what, false);
     assert!(
-        advice.starts_with("Nothing is to be done, unless"),
+        advice.starts_with("No action is needed, unless"),
         "{advice}"
     );
     // What skips is decided at the claim: with 0, the next ones would skip none.
