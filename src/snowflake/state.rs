@@ -17,6 +17,8 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
     }
     match state {
         State::Starting | State::Open { .. } => Ok(()),
+        // Promoted, which the launcher has not noticed yet.
+        State::Standby if !pg::in_recovery() => Ok(()),
         // Within the call's own timeout.
         State::WaitingOut { until_ms } | State::Refused(Refusal::WorkerIdRetired { until_ms })
             if deadline

@@ -76,6 +76,33 @@ fn a_database_without_an_allocator_is_refused_in_time_and_served_later() {
     assert_eq!(session.next("t"), 1);
 }
 
+/// Before: 25006, as on a standby. The launcher may be about to write a file.
+#[test]
+fn calls_after_a_promotion_wait_for_the_launcher() {
+    let primary = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
+    let standby = primary.standby(&[]);
+    let mut watcher = standby.session();
+    watcher.fails("SELECT leaf_snowflake_next()").is("25006");
+    let launcher = pause_launcher(&standby);
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    let pid = session.pid();
+    let id = thread::scope(|scope| {
+        let call = scope.spawn(move || session.try_column::<i64>("SELECT leaf_snowflake_next()"));
+        wait_until(LIMIT, "a call that waits", || {
+            call.is_finished()
+                || watcher.value(&format!(
+                    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'
+                         AND clock_timestamp() > query_start + interval '500 ms')"
+                ))
+        });
+        drop(launcher);
+        call.join().unwrap()
+    });
+    assert_eq!(worker_of(id.unwrap()[0]), 5);
+}
+
 /// The caller renews the reservation itself.
 #[test]
 fn snowflake_ids_go_on_beyond_the_reservation() {
