@@ -360,14 +360,28 @@ fn int(
     GucRegistry::define_int_guc(name, short, long, setting, min, max, context, flags);
 }
 
-/// Defines all settings and reserves the prefix, so that a misspelled setting is an error.
+/// Defines what is also read where the library is not preloaded: there, an edit of a tag settles what a
+/// promotion may have lost of it, by `leaf_id.failover_skip`.
+pub fn define_reloadable() {
+    define_segments();
+    define_claims();
+}
+
+/// Defines the other settings and reserves the prefix, so that a misspelled setting is an error.
 ///
 /// # Errors
 /// A setting fixed at server start is invalid. Falling back to the default epoch or layout could
 /// issue ids that cannot be corrected later.
 pub fn define() -> Result<(), InvalidSetting> {
-    define_segments();
-    define_claims();
+    int(
+        c"leaf_id.max_tags",
+        c"Sets how many tags can be cached in shared memory.",
+        c"All databases together. When slots run out, the database that holds the most gives up one that it has not used for long.",
+        &MAX_TAGS,
+        (1, 1_000_000),
+        GucContext::Postmaster,
+        GucFlags::default(),
+    );
     define_text::<0>()?;
     define_text::<1>()?;
     define_text::<2>()?;
@@ -380,15 +394,6 @@ pub fn define() -> Result<(), InvalidSetting> {
 
 /// Settings for tags and their segments.
 fn define_segments() {
-    int(
-        c"leaf_id.max_tags",
-        c"Sets how many tags can be cached in shared memory.",
-        c"All databases together. When slots run out, the database that holds the most gives up one that it has not used for long.",
-        &MAX_TAGS,
-        (1, 1_000_000),
-        GucContext::Postmaster,
-        GucFlags::default(),
-    );
     GucRegistry::define_bool_guc(
         c"leaf_id.public_tags",
         c"Lets every role issue the ids of new tags.",

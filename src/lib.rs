@@ -34,6 +34,7 @@ pub extern "C-unwind" fn _PG_init() {
     {
         pgrx::error!("leaf_id: could not replace leaf_id_reservation.json: {error}");
     }
+    guc::define_reloadable();
     if !pg::preloading() {
         return;
     }

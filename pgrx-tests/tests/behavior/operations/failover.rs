@@ -105,6 +105,32 @@ fn rows_that_go_after_a_promotion_leave_what_was_lost() {
     }
 }
 
+/// The first edit settles the row. Before: by the default of the setting.
+#[test]
+fn a_promoted_server_without_the_library_skips_what_is_configured() {
+    let tags = [("edited", 20, 20), ("dropped", 20, 20)];
+    let (primary, standby) = pair_that_parts(&tags, &[("leaf_id.failover_skip", "5")]);
+    standby.configure("shared_preload_libraries", "");
+    standby.restart();
+    let mut session = primary.session();
+    let old = tags.map(|(tag, ..)| session.use_claims(tag, 5));
+    primary.kill_9();
+    let mut session = standby.session();
+    let known = tags.map(|(tag, ..)| session.max_id(tag));
+    standby.promote();
+    session.run(
+        "UPDATE leaf_id.leaf_alloc SET description = 'edited' WHERE biz_tag = 'edited';
+         SELECT leaf_tag_drop('dropped')",
+    );
+    standby.configure("shared_preload_libraries", "leaf_id");
+    standby.restart();
+    let mut session = standby.session();
+    session.run("SELECT leaf_tag_create('dropped', step => 20, max_step => 20)");
+    for (((tag, ..), known), old) in tags.iter().zip(known).zip(old) {
+        assert_goes_on_above(tag, known, &old, &session.take(tag, 200));
+    }
+}
+
 /// Tests the documented limit of failover_skip. Shows also that the other tests can fail.
 #[test]
 fn ids_of_more_lost_claims_than_are_skipped_come_again() {
