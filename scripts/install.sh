@@ -12,8 +12,10 @@ pg_config=$(command -v "${2:-pg_config}") ||
     die "there is no ${2:-pg_config}" "Say which one: make $what PG_CONFIG=/path/to/pg_config"
 case $pg_config in /*) ;; *) pg_config=$ROOT/$pg_config ;; esac
 
-library=$("$pg_config" --pkglibdir)
-extension=$("$pg_config" --sharedir)/extension
+# As for PGXS: below this directory.
+destination=${DESTDIR:-}
+library=$destination$("$pg_config" --pkglibdir)
+extension=$destination$("$pg_config" --sharedir)/extension
 
 installcheck() {
     local bin run tests
@@ -68,17 +70,22 @@ headers=$("$pg_config" --includedir-server)
 [ -f "$headers/postgres.h" ] ||
     die "the server headers are missing: $headers/postgres.h" "Debian: postgresql-server-dev-$major"
 
-need_rust
 # In a separate directory: the build for the tests uses other headers.
 export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
 files=${3:-$CARGO_TARGET_DIR/leaf_id-pg$major}
 
-say "Building leaf_id for $version"
-compile "$major"
-rm -rf "$files"
-# Cargo's own setting, for another processor.
-built=$CARGO_TARGET_DIR/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release/libleaf_id.so
-place_files "$built" "$pg_config" "$files"
+if [ "$what" = install ] && is_root && [ "${SUDO_UID:-0}" != 0 ]; then
+    # By "sudo make install", as PGXN's client runs it: root may lack Rust, and would own what it builds.
+    sudo -H -u "#$SUDO_UID" "$ROOT/scripts/install.sh" package "$pg_config"
+else
+    need_rust
+    say "Building leaf_id for $version"
+    compile "$major"
+    rm -rf "$files"
+    # Cargo's own setting, for another processor.
+    built=$CARGO_TARGET_DIR/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release/libleaf_id.so
+    place_files "$built" "$pg_config" "$files"
+fi
 if [ "$what" = package ]; then
     # Debian and RPM packages have their own place for it.
     [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" "$built" >"$files/THIRD-PARTY"
@@ -87,14 +94,13 @@ if [ "$what" = package ]; then
 fi
 
 # Use root only if necessary; cargo has run as the user.
-if [ -w "$library" ] && [ -w "$extension" ]; then
-    place_files "$built" "$pg_config"
-else
-    find "$files" -type f -printf '%P\n' | while IFS= read -r file; do
-        note "sudo install /$file"
-        as_root install -D -m 644 "$files/$file" "/$file" </dev/null
-    done
-fi
+as=as_root
+if [ -n "$destination" ] || [ -w "$library" ] && [ -w "$extension" ]; then as=env; fi
+find "$files" -mindepth 2 -type f -printf '%m %P\n' | while read -r mode file; do
+    note "installing $destination/$file"
+    "$as" install -D -m "$mode" "$files/$file" "$destination/$file" </dev/null
+done
+[ -z "$destination" ] || exit 0
 cat <<END
 
 leaf_id is installed. To use it:

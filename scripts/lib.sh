@@ -164,6 +164,8 @@ export_test_env() {
 with_lock() {
     mkdir -p "$TARGET"
     exec 9>"$TARGET/leaf_id.lock"
+    # By sudo, in the checkout of a user who builds in it, too.
+    ! is_root || chown --no-dereference --reference="$ROOT" "$TARGET" "$TARGET/leaf_id.lock"
     if ! flock -n 9; then
         note "waiting for another setup or build of this checkout"
         flock 9
