@@ -20,10 +20,12 @@ say "One version"
 # The version of meta-spec is that of the format.
 [ "$(sed '/"meta-spec"/,/}/d' META.json | grep -cF "\"version\": \"$(version)\"")" = 2 ] || die "META.json has another version than Cargo.toml"
 grep -qF "\"maintainer\": \"$(maintainer)\"" META.json || die "META.json has another maintainer than Cargo.toml"
-for address in "\"homepage\": \"$(homepage)\"" "\"url\": \"$(repository)\""; do
+for address in "\"homepage\": \"$(homepage)\"" "\"web\": \"$(homepage)\"" "\"web\": \"$(homepage)/issues\"" "\"url\": \"$(repository)\""; do
     grep -qF "$address" META.json || die "META.json has another address than Cargo.toml"
 done
 grep -qF "\"PostgreSQL\": \"$(versions | head -n 1).0.0\"" META.json || die "META.json has another first version of PostgreSQL"
+other=$(grep -oE '"[0-9]+\.[0-9]+\.[0-9][^"]*"' packaging/cloudnativepg/metadata.hcl | grep -vE "^\"$(version)(-1\.pgdg[0-9]+\+1)?\"$" || true)
+[ -z "$other" ] || die "packaging/cloudnativepg/metadata.hcl has another version than Cargo.toml: $other"
 say "Modules without a cycle"
 scripts/module-graph.sh --self-test
 scripts/module-graph.sh

@@ -41,6 +41,7 @@ is_new() { ! git rev-parse --verify --quiet "refs/tags/v$version"; }
 is_dated() { grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$" CHANGELOG.md; }
 is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
 is_tested() { "$ROOT/scripts/matrix.sh" check; }
+is_stable() { grep -qF '"release_status": "stable"' META.json; }
 is_stated() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
 is_locked() { cargo fetch --locked; }
 builds_debs() { is_root && command -v debootstrap && command -v qemu-aarch64-static; }
@@ -69,6 +70,7 @@ need 'everything is committed' is_clean
 need "there is no tag v$version" is_new
 need "CHANGELOG.md has a date for $version" is_dated
 need 'README.md does not say that nothing is released' is_stated
+need 'META.json has the release status "stable", which PGXN installs' is_stable
 need "the script of $version is frozen: scripts/released.sh freeze" is_frozen
 need 'Cargo.lock is what Cargo.toml asks for' is_locked
 need "packages can be built for ${suites[*]}: as root, with debootstrap and qemu-user-static" builds_debs
@@ -126,7 +128,11 @@ package() {
     cp "$deb" "$out/"
     built=$((built + 1))
 }
+# Not with the settings of a test.
+[ -n "$trial" ] || unset "${!CARGO_PROFILE_RELEASE_@}"
 if builds_debs >/dev/null; then
+    # Those of earlier sources.
+    rm -f "$TARGET"/deb/leaf-id_*
     for suite in "${suites[@]}"; do
         for architecture in amd64 arm64; do
             package pg_config "$suite" "$architecture"

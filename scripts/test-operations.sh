@@ -90,7 +90,7 @@ if [ "$1" = citus ] && [ ! -f "$("$PG_BIN/pg_config" --pkglibdir)/citus.so" ]; t
 fi
 
 # The servers' user may not be able to read the checkout.
-run=$(as_server mktemp -d "/tmp/leaf_id-$1.XXXXXX")
+run=$(mktemp -d "/tmp/leaf_id-$1.XXXXXX")
 program_pid=
 end() {
     local status=$?
@@ -108,10 +108,10 @@ cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/pac
 if [ "$1" = neighbors ]; then
     mkdir "$run/regress"
     cp -r "$ROOT"/pgrx-tests/{sql,expected,schedule} "$run/regress"
-    ! is_root || chown -R "$SERVER_USER" "$run/regress"
 fi
 # A clock that can be set, preloaded as in other tests.
 [ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
+! is_root || chown -R "$SERVER_USER" "$run"
 
 server=$(server_name "$PG_BIN")
 say "$what, on PostgreSQL $server"
