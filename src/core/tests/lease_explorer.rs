@@ -163,6 +163,16 @@ fn no_id_comes_twice_deeper() {
         Pass(4),
     ]);
     none::<Two>(&waiting, 6, 8);
+    let corrected = with(&[
+        CopyFiles,
+        SetRegistry(4),
+        SetClock(0, 4),
+        SetClock(1, 4),
+        Follow,
+        Promote(0),
+        Pass(1),
+    ]);
+    none::<Two>(&corrected, 7, 9);
     let away = with(&[
         CopyStopped,
         Away(0),
@@ -332,9 +342,9 @@ fn each_rule_is_needed() {
     needed(Rule::FirstUseClock, &used, &back, 5);
     let cold = with(&[CopyStopped, Follow, Promote(-1), Pass(4)]);
     needed(Rule::HeldToken, &[], &cold, 9);
-    let copied = [Ask(0), CopyStopped, Follow, Promote(0)];
-    let waiting = with(&[Send(0), Wait(0), Arrive(0), Pass(5)]);
-    needed(Rule::LockClock, &copied, &waiting, 8);
+    let files = [CopyFiles, Ask(0), SetRegistry(4), SetClock(1, 4)];
+    let corrected = with(&[Follow, Promote(0), SetClock(0, 4)]);
+    needed(Rule::HeldLast, &files, &corrected, 7);
     let followed = [Ask(0), Follow, Pass(3)];
     needed(
         Rule::GivenWhenPassed,

@@ -5,7 +5,7 @@
 //! | shows the token of its row, R not passed | as below | R raised |
 //! | the registry's own server, and such a worker id is there | inherited | inherited, unless its token is shown |
 //! | shows the token of its row, R passed | as below | the same worker id, above MF |
-//! | holds a segment of a row under its name, which has not passed | R raised | as below |
+//! | holds a segment of a row under its name, which has not passed, nor ends before the row's | R raised | as below |
 //! | holds one that has passed, and shows the token of the row, which has not | R raised | as below |
 //! | any other | refused: Moved | another worker id, or refused: Clock, Full |
 //!
@@ -277,8 +277,9 @@ impl Case<'_> {
 
     /// The worker id that the requester holds by its last answer. Its row may lack the last
     /// renewals, and so the token of it. The worker id cannot have been granted to another server
-    /// since: the segment has not passed; or its answer was lost, and the row, whose token the
-    /// requester shows, has not. A token alone is no proof, since the holder's may be a later one.
+    /// since: the segment has not passed, and the row has none that ends later; or its answer was
+    /// lost, and the row, whose token the requester shows, has not passed. A token alone is no proof,
+    /// since the holder's may be a later one.
     fn held(&self) -> Result<Choice, Stop> {
         if let Some(held) = self.request.question.held
             && let Some(row) = self.lock(held.worker_id)?
@@ -286,11 +287,11 @@ impl Case<'_> {
             && self.is_requester(&row)
         {
             let until_ms = held.reserved_until_ms;
-            // What has passed while the request waited for the row may have been granted again.
-            let now_ms = self.now_ms.max(self.here.now_ms);
             let is_granted = until_ms <= self.moved_floor();
-            let is_known = self.shows_token(&row) && row.reserved_until_ms > now_ms;
-            if is_known || is_granted && until_ms > now_ms {
+            // Where the row's ends later, a copy may have got that.
+            let is_last = until_ms >= row.reserved_until_ms;
+            let is_known = self.shows_token(&row) && row.reserved_until_ms > self.now_ms;
+            if is_known || is_granted && is_last && until_ms > self.now_ms {
                 sometimes!("registry: a holder goes on after a move");
                 let (floor_ms, until_ms) = match is_granted {
                     true => (held.floor_ms, until_ms),

@@ -32,12 +32,12 @@ pub enum Rule {
     Floor,
     /// That floor is repeated until the holder has used it.
     FloorOfLostAnswer,
-    /// What has passed while the question waited for a lock has passed.
-    LockClock,
     /// A worker id is granted to another server only when R has passed by every clock of a registry.
     GivenWhenPassed,
     /// After a move, what is held enters with its floor.
     HeldFloor,
+    /// After a move, a held segment that ends before the row's needs the token, too.
+    HeldLast,
     /// After a move, only what is held counts, and no token.
     HeldOnly,
     /// After a move, a held segment that has passed needs the token, too.
@@ -256,11 +256,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
             worker_id: None,
             max_lead_ms: LEAD_MS + SKEW_MS,
             arrived_ms,
-            now_ms: if rules.hold(Rule::LockClock) {
-                now_ms
-            } else {
-                arrived_ms
-            },
+            now_ms,
             format_ms: |ms| ms.to_string(),
         };
         let mut question = sent.question;
@@ -341,6 +337,16 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
                 && !rules.hold(Rule::HeldToken)
             {
                 question.token = row.token;
+            }
+            let ends_before = |held: Grant| {
+                held.worker_id == worker_id && held.reserved_until_ms < row.reserved_until_ms
+            };
+            if is_named
+                && has_moved
+                && question.held.is_some_and(ends_before)
+                && !rules.hold(Rule::HeldLast)
+            {
+                row.reserved_until_ms = question.held.map_or(0, |held| held.reserved_until_ms);
             }
             let shows_token =
                 is_named && [question.token, question.next_token].contains(&row.token);
