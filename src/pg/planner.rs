@@ -3,7 +3,7 @@
 
 use core::ffi::CStr;
 use core::mem::size_of;
-use core::ptr;
+use core::{iter, ptr};
 
 use pgrx::pg_sys::{self, NodeTag};
 
@@ -109,30 +109,57 @@ impl DefaultOfCopy<'_> {
     }
 }
 
-/// True if a support function is asked to simplify a call in a query of which any level names a table.
+/// True if a support function is asked to simplify a call in a statement that names a table, wherever.
 ///
 /// # Safety
 /// `fcinfo` is the argument of a STRICT support function called by PostgreSQL.
 pub unsafe fn is_beside_tables(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     // SAFETY: guaranteed by the caller; as in `DefaultOfCopy::new`. The planner's state of a query level is null
-    // outside of one; it has the query, whose range table is a list of entries, null if empty.
+    // outside of one; it has the query, and what has been planned of the statement.
     unsafe {
         let request: *const pg_sys::Node = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
         if (*request).type_ != NodeTag::T_SupportRequestSimplify {
             return false;
         }
-        let mut level = (*request.cast::<pg_sys::SupportRequestSimplify>()).root;
-        while let Some(root) = level.as_ref() {
-            let is_table = |cell: &pg_sys::ListCell| {
-                let entry = cell.ptr_value.cast::<pg_sys::RangeTblEntry>();
-                (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION
-            };
-            if cells((*root.parse).rtable).iter().any(is_table) {
-                return true;
-            }
-            level = root.parent_root;
+        let request = request.cast::<pg_sys::SupportRequestSimplify>();
+        let Some(mut root) = (*request).root.as_ref() else {
+            return false;
+        };
+        while let Some(parent) = root.parent_root.as_ref() {
+            root = parent;
         }
-        false
+        // Subqueries of expressions that are planned already have left the tree.
+        let planned = cells((*root.glob).subroots).iter();
+        let planned = planned.map(|cell| (*cell.ptr_value.cast::<pg_sys::PlannerInfo>()).parse);
+        iter::once(root.parse)
+            .chain(planned)
+            .any(|query| names_table(query.cast(), ptr::null_mut()))
+    }
+}
+
+/// True if a node is or contains a table of a query.
+///
+/// # Safety
+/// `node` is null or a node of a query tree. Called by PostgreSQL, too, which walks the tree.
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn names_table(
+    node: *mut pg_sys::Node,
+    context: *mut core::ffi::c_void,
+) -> bool {
+    // SAFETY: guaranteed by the caller; the tag determines the type.
+    unsafe {
+        match node.as_ref().map(|node| node.type_) {
+            None => false,
+            Some(NodeTag::T_RangeTblEntry) => {
+                let entry = node.cast::<pg_sys::RangeTblEntry>();
+                (*entry).rtekind == pg_sys::RTEKind::RTE_RELATION
+            }
+            Some(NodeTag::T_Query) => {
+                let flags = pg_sys::QTW_EXAMINE_RTES_BEFORE.cast_signed();
+                pg_sys::query_tree_walker(node.cast(), Some(names_table), context, flags)
+            }
+            Some(_) => pg_sys::expression_tree_walker(node, Some(names_table), context),
+        }
     }
 }
 

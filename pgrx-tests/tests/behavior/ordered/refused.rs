@@ -9,6 +9,7 @@ use super::{WATERMARK, server_with_events};
 #[test]
 fn a_watermark_needs_a_statement_of_its_own() {
     let (_server, mut session) = server_with_events(&[]);
+    session.run("CREATE VIEW some_events AS SELECT id FROM events OFFSET 0");
     for sql in [
         "SELECT * FROM events WHERE id < leaf_ordered_watermark('events')",
         "SELECT * FROM events WHERE id < (SELECT leaf_ordered_watermark('events'))",
@@ -16,11 +17,23 @@ fn a_watermark_needs_a_statement_of_its_own() {
         "SELECT * FROM events, leaf_ordered_watermark('events') w WHERE id < w",
         "SELECT * FROM events, (SELECT leaf_ordered_watermark('events') AS w OFFSET 0) w WHERE id < w",
         "DELETE FROM events WHERE id < leaf_ordered_watermark('events')",
+        "WITH w AS (SELECT leaf_ordered_watermark('events') AS w) SELECT e.* FROM w, LATERAL (SELECT FROM events WHERE id < w LIMIT 9) e",
+        "WITH w AS (SELECT leaf_ordered_watermark('events') AS w) SELECT FROM some_events, w WHERE id < w",
+        "WITH w AS (SELECT leaf_ordered_watermark('events') AS w), gone AS (DELETE FROM events USING w WHERE id < w RETURNING id)
+             SELECT FROM gone",
+        "WITH read AS MATERIALIZED (SELECT id FROM events) SELECT FROM read WHERE id < leaf_ordered_watermark('events')",
+        "SELECT leaf_ordered_watermark('events') FROM some_events",
+        "SELECT leaf_ordered_watermark('events'), (SELECT count(*) FROM events)",
+        "SELECT (SELECT count(*) FROM events), leaf_ordered_watermark('events')",
+        "SELECT (SELECT count(*) FROM events) WHERE leaf_ordered_watermark('events') > 0",
+        "SELECT leaf_ordered_watermark('events') UNION ALL SELECT id FROM events",
         "DO $$ BEGIN PERFORM FROM events WHERE id < leaf_ordered_watermark('events'); END $$",
     ] {
         session.fails(sql).is("0A000").says("statement of its own");
     }
     for sql in [
+        "SELECT (SELECT leaf_ordered_watermark('events'))",
+        "WITH w AS MATERIALIZED (SELECT leaf_ordered_watermark('events') AS w) SELECT w, (SELECT max(n) FROM generate_series(1, 9) n) FROM w",
         "DO $$ DECLARE w bigint := leaf_ordered_watermark('events'); BEGIN PERFORM FROM events WHERE id < w; END $$",
         "PREPARE w AS SELECT leaf_ordered_watermark($1); EXECUTE w('events'); EXECUTE w('events')",
         "SELECT leaf_ordered_watermark(tag) FROM unnest('{events}'::text[]) tag",
