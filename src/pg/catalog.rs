@@ -130,10 +130,14 @@ pub fn function_name(function: &str) -> String {
     } else {
         None
     };
-    // SAFETY: in a transaction, as there is a schema. The list and the name are palloc'ed; the name
-    // is null if the schema was dropped concurrently.
+    // Not all of a longer one: the name is right with a schema, too.
+    let mut path = [pg_sys::InvalidOid; 32];
+    // SAFETY: in a transaction, as there is a schema; the array is as long as is said. The name is
+    // palloc'ed, and null if the schema was dropped concurrently.
     let name = schema.and_then(|schema| unsafe {
-        if pg_sys::list_member_oid(pg_sys::fetch_search_path(false), schema) {
+        // Not fetch_search_path(), which may create the temporary schema.
+        pg_sys::fetch_search_path_array(path.as_mut_ptr(), 32);
+        if path.contains(&schema) {
             return None;
         }
         let name = pg_sys::get_namespace_name(schema);

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use pgrx::bgworkers::{
     BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime, DynamicBackgroundWorker,
 };
-use pgrx::{IntoDatum, PgMemoryContexts};
+use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
 use super::handle::WorkerHandle;
 use super::reserve;
@@ -48,13 +48,39 @@ const REGISTRAR_GRACE: Duration = Duration::from_secs(5);
 /// The same in the reserve worker, which databases may be waiting for.
 const RESERVE_GRACE: Duration = Duration::from_secs(1);
 
+/// A memory context, deleted when this is dropped. That of pgrx leaves its name in the parent for as long
+/// as the launcher runs, twenty times a second while no slot is free.
+struct HandleMemory(pg_sys::MemoryContext);
+
+impl HandleMemory {
+    fn new() -> Self {
+        // SAFETY: a child of the context that every process has; its name is static.
+        Self(unsafe {
+            pg_sys::AllocSetContextCreateExtended(
+                pg_sys::TopMemoryContext,
+                c"leaf_id worker handle".as_ptr(),
+                pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+                pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+                pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
+            )
+        })
+    }
+}
+
+impl Drop for HandleMemory {
+    fn drop(&mut self) {
+        // SAFETY: made above, and deleted once.
+        unsafe { pg_sys::MemoryContextDelete(self.0) }
+    }
+}
+
 /// A started worker.
 enum Worker {
     /// A registered dynamic worker.
     Dynamic {
         handle: DynamicBackgroundWorker,
         /// Memory context of the handle, freed with it.
-        _memory: PgMemoryContexts,
+        _memory: HandleMemory,
     },
     /// The reserve worker, with its assignment number.
     Reserve(u64),
@@ -88,9 +114,11 @@ impl Worker {
             .enable_spi_access()
             // Must follow enable_spi_access, which sets another start time.
             .set_start_time(BgWorkerStartTime::ConsistentState);
-        let mut memory = PgMemoryContexts::new("leaf_id worker handle");
+        let memory = HandleMemory::new();
         // SAFETY: the context is kept as long as the handle allocated in it.
-        let handle = unsafe { memory.switch_to(|_| builder.load_dynamic()) }.ok()?;
+        let handle =
+            unsafe { PgMemoryContexts::For(memory.0).switch_to(|_| builder.load_dynamic()) }
+                .ok()?;
         Some(Self::Dynamic {
             handle,
             _memory: memory,
