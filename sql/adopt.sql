@@ -170,7 +170,10 @@ AS $$
     JOIN pg_attribute a ON a.attrelid = m AND a.attname = $2
     LEFT JOIN pg_attrdef d ON d.adrelid = m AND d.adnum = a.attnum
     LEFT JOIN LATERAL leaf_id_internal.leaf_default_source(d.adbin, leaf_id_internal.leaf_issuer(), 16384) s ON true
-    WHERE m <> $1 AND CASE WHEN $3 <> '' THEN a.attidentity <> '' ELSE s.tag = $4 OR s.sequence = $5 END
+    -- The identity of a child is its own, and that of a partition before 17.
+    WHERE m <> $1 AND CASE WHEN $3 <> '' THEN a.attidentity <> '' AND current_setting('server_version_num')::integer >= 170000
+            AND (SELECT c.relispartition FROM pg_class c WHERE c.oid = m)
+        ELSE s.tag = $4 OR s.sequence = $5 END
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_followers(oid, name, "char", text, oid) IS
     'The table, and the partitions and children whose column has the same source, and moves with its own';
@@ -544,7 +547,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'Raise its max_id there and then here, above the ids of the column, and set the default yourself.';
     ELSE
-        first_id := greatest(first_id, stored.max_id) + 1;
+        first_id := least(greatest(first_id, stored.max_id)::numeric + 1, 9223372036854775807);
     END IF;
     IF NOT is_new AND first_id <= least(last_id, stored.max_value) THEN
         -- Raised unconditionally: cached ids, below max_id, may collide with those of rows. Further, if ids
@@ -1060,7 +1063,7 @@ CREATE FUNCTION leaf_id_internal.leaf_roles_of_tag(relation oid, tag text) RETUR
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT coalesce(array_agg(r.name ORDER BY r.name), '{}')
+    SELECT coalesce(array_agg(DISTINCT r.name), '{}')
     FROM unnest(leaf_id_internal.leaf_grantees($2)) r (name)
     WHERE r.name = 'public' OR EXISTS (
         SELECT FROM pg_roles p

@@ -482,6 +482,7 @@ AS $$
     CROSS JOIN LATERAL (SELECT leaf_id_internal.leaf_tag_next(a.biz_tag) AS id) n
     WHERE NOT EXISTS (
             SELECT FROM leaf_id_internal.leaf_issuing_columns(NULL, false) i
+            JOIN pg_class c ON c.oid = i.relation AND (c.relpersistence <> 't' OR c.relnamespace = pg_my_temp_schema())
             WHERE i.tag = a.biz_tag AND (i.counts OR only_tag IS NOT NULL))
         AND (only_tag IS NULL OR a.biz_tag = only_tag)
     ORDER BY a.biz_tag

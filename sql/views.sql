@@ -105,15 +105,16 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_narrowest_columns() IS
     'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
 
 CREATE FUNCTION leaf_id_internal.leaf_missing_tags(
-    OUT tag text, OUT relation oid, OUT column_name name, OUT number bigint) RETURNS SETOF record
+    OUT tag text, OUT is_opaque boolean, OUT relation oid, OUT column_name name, OUT number bigint) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT DISTINCT ON (i.tag) i.tag, i.relation, i.column_name, count(*) OVER (PARTITION BY i.tag)
+    SELECT DISTINCT ON (t.tag) t.tag, i.is_opaque, i.relation, i.column_name, count(*) OVER (PARTITION BY t.tag)
     FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
     JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND NOT c.relispartition
-    WHERE i.counts AND i.tag IS NOT NULL AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = i.tag)
-    ORDER BY i.tag, i.relation, i.column_name
+    CROSS JOIN LATERAL (SELECT coalesce(i.tag, CASE WHEN i.is_opaque AND cardinality(i.texts) = 1 THEN i.texts[1] END) AS tag) t
+    WHERE i.counts AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = t.tag) AND t.tag IS NOT NULL
+    ORDER BY t.tag, i.relation, i.column_name
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_missing_tags() IS
     'The tags that do not exist and columns that count take ids from, with one of these and their number';
@@ -271,13 +272,22 @@ AS $$
     ) e
     CROSS JOIN LATERAL (
         -- Where others own the table, it would check their constraints with the rights of the role that
-        -- runs it; of a domain, it would lose the default.
+        -- runs it; of a domain, it would lose the default. What else PostgreSQL refuses: a column that
+        -- views, generated columns and the like are made of, a partition key, a typed table.
         SELECT (e.percent >= 80 OR e.is_soon) AND coalesce((
             SELECT a.attinhcount = 0 AND a.atttypid IN ('smallint'::regtype, 'integer'::regtype) AND NOT EXISTS (
                 SELECT FROM leaf_id_internal.leaf_family(d.narrow_relation) m
                 JOIN pg_class c ON c.oid = m
                 JOIN pg_roles o ON o.oid = c.relowner
-                WHERE NOT o.rolsuper AND o.rolname <> current_user)
+                JOIN pg_attribute b ON b.attrelid = m AND b.attname = d.narrow_column
+                WHERE NOT o.rolsuper AND o.rolname <> current_user OR c.reloftype <> 0
+                    OR EXISTS (SELECT FROM pg_partitioned_table k WHERE k.partrelid = m AND b.attnum = ANY (k.partattrs))
+                    OR EXISTS (
+                        SELECT FROM pg_depend u
+                        LEFT JOIN pg_attrdef f ON u.classid = 'pg_attrdef'::regclass AND f.oid = u.objid
+                        WHERE u.refclassid = 'pg_class'::regclass AND u.refobjid = m AND u.refobjsubid = b.attnum
+                            AND (f.adnum <> b.attnum OR u.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass,
+                                'pg_policy'::regclass, 'pg_publication_rel'::regclass, 'pg_proc'::regclass))))
             FROM pg_attribute a
             WHERE a.attrelid = d.narrow_relation AND a.attname = d.narrow_column), false) AS can_widen
     ) w
@@ -335,10 +345,14 @@ AS $$
     SELECT 'critical', format('tag "%s" does not exist, and INSERTs fail into the columns that take ids from it (%s, first %I of %s)',
             n.tag, n.number, n.column_name, n.relation::regclass),
         NULL,
-        CASE WHEN NOT pg_is_in_recovery()
+        CASE WHEN pg_is_in_recovery() THEN NULL
+            WHEN NOT n.is_opaque
             -- By name, columns of strangers would count, too.
-            THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync')) END,
-        'All tags are raised above the ids in the columns that count, and missing ones are created. Create those that came from another server first, with that server: otherwise their ids are issued twice.'
+            THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync'))
+            WHEN leaf_id_internal.leaf_has_key(n.tag)
+            THEN format('SELECT %s(%L)', leaf_id_internal.leaf_function_name('leaf_tag_create'), n.tag) END,
+        CASE WHEN n.is_opaque THEN 'Its ids are opaque. Where its key is not here, create it with leaf_id.leaf_opaque_create() and the key that made the ids in the columns: with another one, they are issued again.'
+            ELSE 'All tags are raised above the ids in the columns that count, and missing ones are created. Create those that came from another server first, with that server: otherwise their ids are issued twice.' END
     FROM leaf_id_internal.leaf_missing_tags() n
     UNION ALL
     SELECT 'warning', format('%s holds back readers of tag "%s"', h.who, h.tag), h.since, NULL,
@@ -350,7 +364,7 @@ AS $$
         CASE WHEN NOT s.skips_none THEN
             'UPDATE leaf_id.leaf_alloc SET step = step '
             'WHERE leaf_id.leaf_left(max_id, step, max_step, system_identifier, timeline, largest_claim, server IS NOT NULL) '
-            'BETWEEN max_id + 1 AND max_value' END,
+            'BETWEEN least(max_id, 9223372036854775806) + 1 AND max_value' END,
         CASE WHEN s.skips_none
             THEN 'No action is needed where the promoted standby was synchronous. Elsewhere ids may come twice: set "leaf_id.failover_skip" as it was, before these tags are used.'
             ELSE 'No action is needed, unless a dump, pg_upgrade or a smaller "leaf_id.failover_skip" comes before these claims: then the remedy skips now.' END

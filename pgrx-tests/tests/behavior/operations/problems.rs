@@ -133,6 +133,69 @@ fn wait_for_none(session: &mut Session) {
     wait_until(LIMIT, "the problem to end", || problems(session).is_empty());
 }
 
+/// Before: no row.
+#[test]
+fn a_missing_opaque_tag_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_id.leaf_opaque_create('o'); CREATE TABLE o (id bigint DEFAULT leaf_opaque_next('o'))",
+    );
+    session.run("INSERT INTO o DEFAULT VALUES");
+    session.run("SELECT leaf_tag_drop('o', force => true)");
+    let what = "tag \"o\" does not exist, and INSERTs fail into the columns that take ids from it (1, first id of public.o)";
+    let (remedy, _) = wait_for(&mut session, "critical", what, false);
+    session.run(&remedy);
+    wait_for_none(&mut session);
+    session.run("INSERT INTO o DEFAULT VALUES");
+    let ids: i64 = session.value("SELECT count(DISTINCT id) FROM o");
+    assert_eq!(ids, 2);
+    session.run("SELECT leaf_tag_drop('o', force => true); DELETE FROM leaf_id.leaf_opaque_key");
+    let (remedy, advice) = wait_for(&mut session, "critical", what, false);
+    assert_eq!(remedy, "");
+    assert!(advice.contains("leaf_opaque_create"), "{advice}");
+}
+
+/// Before: the remedy fails with 0A000.
+#[test]
+fn a_column_that_cannot_be_widened_alone_has_no_remedy() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', start => 2000000000)");
+    let column = "id integer PRIMARY KEY DEFAULT leaf_segment_next('t')";
+    for (statements, can_widen) in [
+        (format!("CREATE TABLE t ({column})"), true),
+        (
+            format!("CREATE TABLE t ({column}); CREATE VIEW v AS SELECT id FROM t"),
+            false,
+        ),
+        (
+            format!("CREATE TABLE t ({column}, twice bigint GENERATED ALWAYS AS (id * 2::bigint) STORED)"),
+            false,
+        ),
+        (
+            format!("CREATE TABLE t ({column}) PARTITION BY HASH (id); CREATE TABLE t1 PARTITION OF t DEFAULT").replace("HASH", "LIST"),
+            false,
+        ),
+        (
+            format!("CREATE TYPE y AS (id integer); CREATE TABLE t OF y (PRIMARY KEY (id)); ALTER TABLE t ALTER {}", column.replace("integer PRIMARY KEY", "SET")),
+            false,
+        ),
+    ] {
+        session.run(&format!("DROP TABLE IF EXISTS t CASCADE; DROP TYPE IF EXISTS y; {statements}"));
+        let what = "tag \"t\" has used 93 % of its ids, which end at 2147483647, as column id of public.t does";
+        let (remedy, _) = wait_for(&mut session, "warning", what, false);
+        assert_eq!(!remedy.is_empty(), can_widen, "{statements}: {remedy}");
+        if can_widen {
+            session.run(&remedy);
+            wait_for_none(&mut session);
+        } else {
+            session
+                .fails("ALTER TABLE t ALTER id TYPE bigint");
+        }
+    }
+}
+
 #[test]
 fn a_locked_row_is_one_with_the_process() {
     let server = Server::with_leaf_id(&[("leaf_id.worker_id", "1")]);

@@ -193,6 +193,21 @@ fn a_strangers_type_ends_no_ids() {
     assert_eq!(session.next("t"), 40_001);
 }
 
+/// Before: 42704, and no row of leaf_check().
+#[test]
+fn a_tag_in_a_temporary_table_of_another_session_is_unknown() {
+    let server = Server::with_leaf_id(&[]);
+    let mut other = server.session();
+    other.run("SELECT leaf_tag_create('t'); CREATE TEMP TABLE x (id bigint DEFAULT leaf_segment_next('t'))");
+    let mut session = server.session();
+    for tag in ["", "'t'"] {
+        let actions: Vec<String> = session.column(&format!("SELECT action FROM leaf_check({tag})"));
+        assert_eq!(actions, ["unknown"]);
+        let actions: Vec<String> = other.column(&format!("SELECT action FROM leaf_check({tag})"));
+        assert_eq!(actions, ["none"]);
+    }
+}
+
 /// Its owner may not raise a tag, but the table above is the word of one who may. Before: the tag was
 /// created below the ids in the partition.
 #[test]
