@@ -15,7 +15,7 @@ use crate::lease::asking::{Answer, LIMIT, Node, TERMS};
 
 /// A call that the launcher cannot serve fails soon.
 const CONF: [(&str, &str); 2] = [
-    ("leaf_id.refill_timeout", "500ms"),
+    ("leaf_id.refill_timeout", "2s"),
     ("leaf_id.timestamp_reservation", "500ms"),
 ];
 /// SQLSTATEs of a member without time to issue ids: at once, or after waiting for some.
