@@ -74,8 +74,9 @@ headers=$("$pg_config" --includedir-server)
 export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
 files=${3:-$CARGO_TARGET_DIR/leaf_id-pg$major}
 
-if [ "$what" = install ] && is_root && [ "${SUDO_UID:-0}" != 0 ]; then
-    # By "sudo make install", as PGXN's client runs it: root may lack Rust, and would own what it builds.
+if [ "$what" = install ] && is_root && [ "${SUDO_UID:-0}" != 0 ] && [ "$(stat -c %u "$ROOT")" = "$SUDO_UID" ]; then
+    # In a user's checkout by "sudo make install", as PGXN's client runs it: root may lack Rust, and would
+    # own what it builds.
     sudo -H -u "#$SUDO_UID" "$ROOT/scripts/install.sh" package "$pg_config"
 else
     need_rust
@@ -95,7 +96,7 @@ fi
 
 # Use root only if necessary; cargo has run as the user.
 as=as_root
-if [ -n "$destination" ] || [ -w "$library" ] && [ -w "$extension" ]; then as=env; fi
+if [ -n "$destination" ] || { [ -w "$library" ] && [ -w "$extension" ]; }; then as=env; fi
 find "$files" -mindepth 2 -type f -printf '%m %P\n' | while read -r mode file; do
     note "installing $destination/$file"
     "$as" install -D -m "$mode" "$files/$file" "$destination/$file" </dev/null

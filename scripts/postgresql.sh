@@ -106,9 +106,11 @@ logged() {
 make_it() {
     local status log=$TARGET/postgresql-$version.log
     # In /var/tmp, any user can make what root would run.
-    if [ -e "$prefix" ] || [ -L "$prefix" ]; then
-        [ ! -L "$prefix" ] && [ -O "$prefix" ] || die "$prefix is owned by another user"
-    fi
+    case $prefix in
+    "$TARGET"/*) ;;
+    *) [ ! -e "$prefix" ] && [ ! -L "$prefix" ] || { [ ! -L "$prefix" ] && [ -O "$prefix" ]; } ||
+        die "$prefix is owned by another user" ;;
+    esac
     if [ -f "$prefix/complete" ] && [ -d "$prefix/regress" ]; then return; fi
     say "Building PostgreSQL $version from source (about three minutes, once; see $log)"
     mkdir -p "$work"
