@@ -109,7 +109,7 @@ CREATE FUNCTION leaf_id_internal.leaf_missing_tags(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT DISTINCT ON (t.tag) t.tag, i.is_opaque, i.relation, i.column_name, count(*) OVER (PARTITION BY t.tag)
+    SELECT DISTINCT ON (t.tag) t.tag, bool_or(i.is_opaque) OVER (PARTITION BY t.tag), i.relation, i.column_name, count(*) OVER (PARTITION BY t.tag)
     FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
     JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND NOT c.relispartition
     CROSS JOIN LATERAL (SELECT coalesce(i.tag, CASE WHEN i.is_opaque AND cardinality(i.texts) = 1 THEN i.texts[1] END) AS tag) t
@@ -281,7 +281,10 @@ AS $$
                 JOIN pg_roles o ON o.oid = c.relowner
                 JOIN pg_attribute b ON b.attrelid = m AND b.attname = d.narrow_column
                 WHERE NOT o.rolsuper AND o.rolname <> current_user OR c.reloftype <> 0
-                    OR EXISTS (SELECT FROM pg_partitioned_table k WHERE k.partrelid = m AND b.attnum = ANY (k.partattrs))
+                    OR EXISTS (
+                        SELECT FROM pg_depend k
+                        WHERE k.classid = 'pg_class'::regclass AND k.objid = m AND k.objsubid = b.attnum
+                            AND k.refclassid = 'pg_class'::regclass AND k.refobjid = m AND k.refobjsubid = 0 AND k.deptype = 'i')
                     OR EXISTS (
                         SELECT FROM pg_depend u
                         LEFT JOIN pg_attrdef f ON u.classid = 'pg_attrdef'::regclass AND f.oid = u.objid
@@ -345,13 +348,10 @@ AS $$
     SELECT 'critical', format('tag "%s" does not exist, and INSERTs fail into the columns that take ids from it (%s, first %I of %s)',
             n.tag, n.number, n.column_name, n.relation::regclass),
         NULL,
-        CASE WHEN pg_is_in_recovery() THEN NULL
-            WHEN NOT n.is_opaque
+        CASE WHEN NOT n.is_opaque AND NOT pg_is_in_recovery()
             -- By name, columns of strangers would count, too.
-            THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync'))
-            WHEN leaf_id_internal.leaf_has_key(n.tag)
-            THEN format('SELECT %s(%L)', leaf_id_internal.leaf_function_name('leaf_tag_create'), n.tag) END,
-        CASE WHEN n.is_opaque THEN 'Its ids are opaque. Where its key is not here, create it with leaf_id.leaf_opaque_create() and the key that made the ids in the columns: with another one, they are issued again.'
+            THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync')) END,
+        CASE WHEN n.is_opaque THEN 'Its ids are opaque. Create it from its server, if it was sourced, with the key that it had, and above the numbers that it has used: otherwise ids are issued again.'
             ELSE 'All tags are raised above the ids in the columns that count, and missing ones are created. Create those that came from another server first, with that server: otherwise their ids are issued twice.' END
     FROM leaf_id_internal.leaf_missing_tags() n
     UNION ALL

@@ -1,7 +1,7 @@
 //! All settings of leaf_id.
 //!
-//! Settings read by workers are SIGHUP; those fixed at server start are POSTMASTER. Nothing is
-//! defined if the library is not preloaded, where defining a POSTMASTER setting is FATAL.
+//! Settings read by workers are SIGHUP; those fixed at server start are POSTMASTER, which is FATAL to define
+//! if the library is not preloaded: then only what sessions read of tags is defined.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -129,8 +129,13 @@ pub unsafe fn is_beside_tables(fcinfo: pg_sys::FunctionCallInfo) -> bool {
             root = parent;
         }
         // Subqueries of expressions that are planned already have left the tree.
-        let planned = cells((*root.glob).subroots).iter();
-        let planned = planned.map(|cell| (*cell.ptr_value.cast::<pg_sys::PlannerInfo>()).parse);
+        let planned = root
+            .glob
+            .as_ref()
+            .map_or(ptr::null_mut(), |glob| glob.subroots);
+        let planned = cells(planned)
+            .iter()
+            .map(|cell| (*cell.ptr_value.cast::<pg_sys::PlannerInfo>()).parse);
         iter::once(root.parse)
             .chain(planned)
             .any(|query| names_table(query.cast(), ptr::null_mut()))
