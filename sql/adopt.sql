@@ -943,6 +943,7 @@ BEGIN
                 DETAIL = format('Ids up to %s are taken, and the last one is %s.', taken, plan.last_id);
     END IF;
 
+    -- As leaf_tag_create(): other columns may name the tag, and wait for it.
     IF NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = plan.tag) THEN
         may_begin := leaf_id_internal.leaf_check_start(tag, taken::bigint + 1);
     END IF;

@@ -48,8 +48,8 @@ const REGISTRAR_GRACE: Duration = Duration::from_secs(5);
 /// The same in the reserve worker, which databases may be waiting for.
 const RESERVE_GRACE: Duration = Duration::from_secs(1);
 
-/// A memory context, deleted when this is dropped. That of pgrx leaves its name in the parent for as long
-/// as the launcher runs, twenty times a second while no slot is free.
+/// A memory context, deleted when this is dropped. pgrx's own would leave a copy of its name in the
+/// launcher each time, which is twenty times a second while no slot is free.
 struct HandleMemory(pg_sys::MemoryContext);
 
 impl HandleMemory {
