@@ -128,20 +128,26 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_registry_origin() IS
     'Where leaf_registry was created: system identifier, WAL timeline, database, table';
 
 -- A renewal that still reads the old value would commit a later time after a lower value, and a
--- standby could have the value without it: what it has forgotten would be later than it assumes.
+-- standby could have the value without it: what it has forgotten would be later than it assumes. And
+-- without the row, a registry that was restored would not know that it waits for forgotten leases.
 CREATE FUNCTION leaf_id_internal.leaf_await_renewals() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF TG_OP IN ('DELETE', 'TRUNCATE') THEN
+        RAISE EXCEPTION 'the row of leaf_registry cannot be deleted'
+            USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = 'It says until when leases count that a promotion or a restore has forgotten.',
+                HINT = 'To go back to the defaults: UPDATE leaf_id.leaf_registry SET max_skew_ms = DEFAULT, grant_ahead_ms = DEFAULT, max_ids_per_role = DEFAULT;';
+    END IF;
     LOCK TABLE leaf_id.leaf_worker IN SHARE MODE;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_await_renewals() IS
-    'Trigger: waits until renewals under the old terms have ended';
+    'Trigger: waits until renewals under the old terms have ended, and keeps the row';
 CREATE TRIGGER leaf_registry_awaits_renewals
-    BEFORE UPDATE OF grant_ahead_ms OR DELETE OR TRUNCATE ON leaf_id.leaf_registry
+    BEFORE INSERT OR UPDATE OF grant_ahead_ms OR DELETE OR TRUNCATE ON leaf_id.leaf_registry
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_await_renewals();
 
 -- Prepared, it would keep its locks over restarts, and no lease would be renewed.

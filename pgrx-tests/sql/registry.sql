@@ -3,6 +3,8 @@
 \set SHOW_CONTEXT never
 CREATE FUNCTION public.now_ms() RETURNS bigint LANGUAGE sql AS 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
 \set now public.now_ms()
+-- Its row cannot be deleted.
+\set forget_registry 'SET session_replication_role = replica; DELETE FROM leaf_id.leaf_registry; RESET session_replication_role;'
 -- Messages: system identifier, node, token and next token, the segment held; then what its server is set to.
 CREATE FUNCTION public.message(
     system_identifier bigint, node_name text, token bigint, next_token bigint, held integer, floor_ms bigint, until_ms bigint,
@@ -90,7 +92,11 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status, worker_id, reserved_until_ms > registry_ms AS kept FROM public.answer(:'answer');
 SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member';
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+-- The row stays: without it, a registry would forget that leases may be forgotten.
+SELECT statement, sqlstate, message, hint
+FROM (VALUES ('DELETE FROM leaf_id.leaf_registry'), ('TRUNCATE leaf_id.leaf_registry')) s (statement), refusal(statement);
+UPDATE leaf_id.leaf_registry SET max_skew_ms = DEFAULT, grant_ahead_ms = DEFAULT, max_ids_per_role = DEFAULT;
+:forget_registry
 
 -- EXECUTE is needed, and nothing else is given with it.
 SET ROLE leaf_id_x;
@@ -210,7 +216,7 @@ UPDATE leaf_id.leaf_registry SET moved_at = now(), moved_floor_ms = public.now_m
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'new', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status, worker_id, a.floor_ms = r.moved_floor_ms AS above FROM public.answer(:'answer') a, leaf_id.leaf_registry r;
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 
 -- Servers of one name were rebooted or copied; three have a worker id each. A clock is off.
 CREATE VIEW of_members AS
@@ -237,14 +243,14 @@ UPDATE leaf_id.leaf_worker SET reserved_until_ms = public.now_ms() + 60000 WHERE
 TABLE of_members;
 DROP VIEW of_members;
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 
 -- The registry's row is as its owner would insert it.
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status FROM public.answer(:'answer');
 CREATE VIEW bounds AS SELECT max_skew_ms, grant_ahead_ms, max_ids_per_role FROM leaf_id.leaf_registry;
 TABLE bounds;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 INSERT INTO leaf_id.leaf_registry DEFAULT VALUES;
 TABLE bounds;
 DROP VIEW bounds;
@@ -277,7 +283,7 @@ SELECT status, max_skew_ms FROM public.answer(:'answer');
 
 -- The epoch is the owner's to say, and not the first member's.
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, public.now_ms(), 0, '41/10/12')) \gset
 SELECT status, detail FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, public.now_ms(), 1288834974656, '41/10/12')) \gset
@@ -287,7 +293,7 @@ SELECT status, detail FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status FROM public.answer(:'answer');
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 INSERT INTO leaf_id.leaf_registry (epoch_ms) VALUES (7);
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status, detail FROM public.answer(:'answer');
@@ -296,7 +302,7 @@ SELECT status, floor_ms FROM public.answer(:'answer');
 
 -- So is the layout, which says how many worker ids there are.
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 \set small 'public.now_ms(), 1288834974657, ''41/6/6'''
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :small)) \gset
 SELECT status, detail FROM public.answer(:'answer');
@@ -304,7 +310,7 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status FROM public.answer(:'answer');
 SELECT layout FROM leaf_id.leaf_registry;
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 INSERT INTO leaf_id.leaf_registry (layout) VALUES ('41/6/6');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status, detail FROM public.answer(:'answer');
@@ -332,7 +338,7 @@ SELECT leaf_id.leaf_worker_retire(5, false);
 DROP FUNCTION follow() CASCADE;
 
 DELETE FROM leaf_id.leaf_worker;
-DELETE FROM leaf_id.leaf_registry;
+:forget_registry
 DROP OWNED BY leaf_id_x, leaf_id_y, leaf_id_monitor;
 DROP ROLE leaf_id_x, leaf_id_y, leaf_id_monitor;
 DROP FUNCTION public.now_ms(), public.message, public.answer;

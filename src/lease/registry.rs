@@ -16,6 +16,7 @@ use crate::pg::{
     self, Access, Client, INTERNAL_SCHEMA, LockedAtOnce, Privilege, Shape, Table, Type, Value,
 };
 use crate::remote::serve;
+use crate::shmem;
 use crate::tags::transaction;
 
 static WORKER: Shape = Shape::new(
@@ -247,6 +248,8 @@ fn change(
     worker_id: i32,
     change: impl FnOnce(&Registry, Row) -> Result<Row, Failure>,
 ) -> Result<(), Failure> {
+    // By the settings of this server, which are defined where the library is preloaded.
+    shmem::area().ok_or(Failure::NotPreloaded)?;
     transaction::watch();
     let client = pg::client();
     // Exclude claims that look for a worker id without a row.

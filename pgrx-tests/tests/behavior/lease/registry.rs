@@ -524,6 +524,22 @@ fn under_load_no_id_has_two_holders() {
     assert!(compared > 10, "only {compared} changes of a holder");
 }
 
+/// Before: with the defaults of settings, not by what this server is set to.
+#[test]
+fn no_worker_id_is_changed_without_the_library() {
+    let server = Server::with_leaf_id(&[("shared_preload_libraries", "")]);
+    let mut session = server.session();
+    for call in [
+        "leaf_worker_retire(5, false)",
+        "leaf_worker_set_aside(5, now())",
+    ] {
+        session
+            .fails(&format!("SELECT leaf_id.{call}"))
+            .is("55000")
+            .says("shared_preload_libraries");
+    }
+}
+
 /// Its locks would outlast restarts, and no lease would be renewed.
 #[test]
 fn an_edit_cannot_be_prepared() {
@@ -536,7 +552,6 @@ fn an_edit_cannot_be_prepared() {
         "SELECT leaf_id.leaf_worker_set_aside(3, now())",
         "UPDATE leaf_id.leaf_registry SET grant_ahead_ms = 9000",
         "UPDATE leaf_id.leaf_registry SET max_skew_ms = 900",
-        "DELETE FROM leaf_id.leaf_registry",
         "INSERT INTO leaf_id.leaf_registry (grant_ahead_ms) VALUES (9000)
              ON CONFLICT (one) DO UPDATE SET grant_ahead_ms = excluded.grant_ahead_ms",
         "INSERT INTO leaf_id.leaf_worker (worker_id) VALUES (4)",
