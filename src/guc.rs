@@ -360,8 +360,7 @@ fn int(
     GucRegistry::define_int_guc(name, short, long, setting, min, max, context, flags);
 }
 
-/// Defines what is also read where the library is not preloaded: there, an edit of a tag settles what a
-/// promotion may have lost of it, by `leaf_id.failover_skip`.
+/// Defines what is also read where the library is not preloaded.
 pub fn define_reloadable() {
     define_segments();
     define_claims();

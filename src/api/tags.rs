@@ -113,7 +113,9 @@ fn leaf_left(
         server: is_sourced.then_some(()),
         server_incarnation: 0,
     };
-    row::next(max_id, 0, row.skip(&claim::here()))
+    let here = claim::here();
+    finish(trigger::require_library(&row, &here));
+    row::next(max_id, 0, row.skip(&here))
 }
 
 #[pg_extern(strict, stable, parallel_safe, sql = false)]

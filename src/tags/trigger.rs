@@ -1,6 +1,6 @@
 //! The BEFORE trigger of `leaf_alloc`: checks an edit and sets columns of the new row.
 
-use leaf_id_core::row::{TagRow, Update};
+use leaf_id_core::row::{Here, TagRow, Update};
 use leaf_id_core::sometimes;
 
 use super::heap::{self, AllocRow, Edit};
@@ -8,7 +8,7 @@ use super::{claim, mark, opaque, rights, transaction};
 use crate::error::{self, EditError, Failure, OpaqueError};
 use crate::guc;
 use crate::pg::{self, Access, Name, Privilege, Value};
-use crate::shmem::{Key, Tag};
+use crate::shmem::{self, Key, Tag};
 
 /// Checks an edit before the row is written: refuses it, or returns the row to write; `None` for
 /// one that the constraints will reject. Records nothing, since the row may not be written after all
@@ -45,6 +45,7 @@ fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<TagRow<Name>, F
         mark: mark::get(&old.tag)?,
         issued: transaction::next_here(&Key::here(edit.relation, old.tag)),
     };
+    require_library(&old.row, &here)?;
     let lowered = || {
         Failure::Edit(EditError::MaxIdLowered {
             tag: old.tag.name(),
@@ -69,6 +70,21 @@ fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<TagRow<Name>, F
         at_mark(edit, new, row)
     } else {
         Ok(row)
+    }
+}
+
+/// Checks that what a promotion may have lost of a row can be settled: by `leaf_id.failover_skip` of the configuration,
+/// which is known for sure only where the library is preloaded. Elsewhere a value that a session brings along keeps
+/// that of the file away.
+///
+/// # Errors
+/// A promotion may have lost claims, and there is no shared memory.
+pub fn require_library<S: Copy + PartialEq>(row: &TagRow<S>, here: &Here) -> Result<(), Failure> {
+    let is_settled = row.server.is_some() || row.last_claim.promotions(here) == 0;
+    if is_settled || shmem::area().is_some() || pg::binary_upgrade() {
+        Ok(())
+    } else {
+        Err(Failure::NotPreloaded)
     }
 }
 
