@@ -21,6 +21,9 @@ fn reason(unread: Unread) -> &'static str {
         Unread::NotAnInteger => "its values are not integers",
         Unread::Forbidden => "you may not read it",
         Unread::RowSecurity => "row-level security may hide rows from you",
+        Unread::Distributed => {
+            "it is a table of Citus: raise \"max_id\" above the largest value that a query finds"
+        }
     }
 }
 
@@ -34,7 +37,12 @@ fn leaf_column_max(
     let unread = found.as_ref().err().map(|unread| reason(*unread));
     // Views and foreign tables have their ids elsewhere.
     let is_hidden = found.as_ref().err().map(|unread| {
-        let hidden = [Unread::Locked, Unread::Forbidden, Unread::RowSecurity];
+        let hidden = [
+            Unread::Locked,
+            Unread::Forbidden,
+            Unread::RowSecurity,
+            Unread::Distributed,
+        ];
         hidden.contains(unread)
     });
     let columns = [

@@ -36,6 +36,8 @@ pub enum Unread {
     Forbidden,
     /// Row-level security may hide rows from the caller.
     RowSecurity,
+    /// A table of Citus: its rows are in others, on other servers.
+    Distributed,
 }
 
 /// An open relation, locked without waiting, with the lock mode to release on drop.
@@ -148,6 +150,9 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
         {
             return Err(Unread::RowSecurity);
         }
+        if is_distributed((*table.0).rd_id)? {
+            return Err(Unread::Distributed);
+        }
         Integer::of(column.atttypid).ok_or(Unread::NotAnInteger)?
     };
     let mut any_end = pg_sys::SnapshotData {
@@ -170,6 +175,53 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
         pg_sys::ExecDropSingleTupleTableSlot(slot);
         pg_sys::UnregisterSnapshot(latest);
         Ok(found)
+    }
+}
+
+/// True if Citus has made a table its own, which has no rows, or those of before. Its catalog says so, of which only
+/// a superuser can make another one in that schema.
+///
+/// # Errors
+/// That is locked.
+///
+/// # Safety
+/// In a transaction.
+unsafe fn is_distributed(table: pg_sys::Oid) -> Result<bool, Unread> {
+    // SAFETY: guaranteed by the caller. The catalog is open and locked while it is scanned, by its first column, which
+    // is a regclass.
+    unsafe {
+        let name = c"pg_dist_partition".as_ptr();
+        let catalog = pg_sys::get_relname_relid(name, pg_sys::PG_CATALOG_NAMESPACE.into());
+        if catalog == pg_sys::InvalidOid {
+            return Ok(false);
+        }
+        let Some(catalog) = Opened::at_once(catalog)? else {
+            return Ok(false);
+        };
+        let descriptor = (*catalog.0).rd_att;
+        if (*descriptor).natts < 1 || (*attribute(descriptor, 0)).atttypid != pg_sys::REGCLASSOID {
+            return Ok(false);
+        }
+        let mut key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &raw mut key,
+            1,
+            pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
+            pg_sys::RegProcedure::from(pg_sys::F_OIDEQ),
+            pg_sys::Datum::from(table),
+        );
+        let no_index = pg_sys::InvalidOid;
+        let scan = pg_sys::systable_beginscan(
+            catalog.0,
+            no_index,
+            false,
+            core::ptr::null_mut(),
+            1,
+            &raw mut key,
+        );
+        let is_found = !pg_sys::systable_getnext(scan).is_null();
+        pg_sys::systable_endscan(scan);
+        Ok(is_found)
     }
 }
 
