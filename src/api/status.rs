@@ -11,7 +11,7 @@ use super::snowflake::{Format, timestamp};
 use crate::error::{EditError, Failure, RefillError, for_monitors, reason_for_monitors};
 use crate::guc::{self, WorkerId};
 use crate::lease::registry;
-use crate::pg::{self, Name, Privilege, RawDatum};
+use crate::pg::{self, Name, Privilege, RawDatum, RowType};
 use crate::shmem::{self, Area, RemoteServerState, Slot, WorkerIdSource};
 use crate::snowflake;
 use crate::tags::{heap, rights};
@@ -50,7 +50,9 @@ fn spare_state(remainders: &Remainders, slot: &Slot) -> &'static str {
 
 #[pg_extern(strict, parallel_restricted, sql = false)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
-fn leaf_segment_slots() -> TableIterator<
+fn leaf_segment_slots(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<
     'static,
     (
         name!(tag, pg::Text),
@@ -79,6 +81,8 @@ fn leaf_segment_slots() -> TableIterator<
     ),
 > {
     use core::sync::atomic::Ordering::Relaxed;
+    // SAFETY: a call of the SQL function of this name.
+    unsafe { RowType::of(fcinfo) }.require_columns(23);
     finish(rights::require(&[Privilege::Select]));
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let relation = finish(heap::relation());
@@ -139,7 +143,9 @@ fn leaf_segment_slots() -> TableIterator<
 
 #[pg_extern(strict, parallel_restricted, sql = false)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
-fn leaf_central_connections() -> TableIterator<
+fn leaf_central_connections(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<
     'static,
     (
         name!(server, Name),
@@ -150,6 +156,8 @@ fn leaf_central_connections() -> TableIterator<
         name!(last_claim, Option<TimestampWithTimeZone>),
     ),
 > {
+    // SAFETY: a call of the SQL function of this name.
+    unsafe { RowType::of(fcinfo) }.require_columns(6);
     finish(rights::require(&[Privilege::Select]));
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let rows = area
@@ -177,7 +185,9 @@ fn leaf_central_connections() -> TableIterator<
 
 #[pg_extern(strict, parallel_restricted, sql = false)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
-fn leaf_leases() -> TableIterator<
+fn leaf_leases(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<
     'static,
     (
         name!(node_name, Option<pg::Text>),
@@ -193,6 +203,8 @@ fn leaf_leases() -> TableIterator<
         name!(role_name, Option<pg::Text>),
     ),
 > {
+    // SAFETY: a call of the SQL function of this name.
+    unsafe { RowType::of(fcinfo) }.require_columns(11);
     finish(rights::require(&[Privilege::Select]));
     let now_ms = pg::now_ms();
     let rows = finish(registry::leases()).into_iter().map(move |lease| {

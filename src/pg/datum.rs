@@ -66,17 +66,22 @@ impl RowType {
         }
     }
 
-    /// Forms a row; `None` is NULL. Raises an error unless there is one entry per OUT argument: after
-    /// an update, a server that was not restarted has an older library than its functions.
+    /// Raises an error unless the row type has this many columns: after an update, a server that was
+    /// not restarted has an older library than its functions.
+    pub fn require_columns(self, columns: usize) {
+        // SAFETY: the descriptor lives as long as the call site.
+        let len = unsafe { (*self.0).natts };
+        if usize::try_from(len) != Ok(columns) {
+            pgrx::error!("leaf_id: the library is of another version than this function");
+        }
+    }
+
+    /// Forms a row; `None` is NULL. Raises an error unless there is one entry per OUT argument.
     ///
     /// # Safety
     /// Each entry is of its argument's type, and the call site of this row type is alive.
     pub unsafe fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
-        // SAFETY: guaranteed by the caller.
-        let len = unsafe { (*self.0).natts };
-        if usize::try_from(len) != Ok(N) {
-            pgrx::error!("leaf_id: the library is of another version than this function");
-        }
+        self.require_columns(N);
         let mut nulls = columns.map(|column| column.is_none());
         let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
         // SAFETY: guaranteed by the caller; there are as many nulls as values.

@@ -359,6 +359,79 @@ fn what_a_step_forgets_is_seen() {
     }
 }
 
+/// An extension that is not updated yet answers under the new library, or says what it needs: each
+/// view, and each kind of id.
+fn assert_answers(server: &Server, version: &str) {
+    new_database(server, "not_updated");
+    let mut admin = server.session_in("not_updated");
+    admin.run(&create(version));
+    let views: Vec<String> = admin.column(
+        "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'leaf_id'::regnamespace AND relkind = 'v'",
+    );
+    assert!(views.len() > 2, "{views:?}");
+    let views = views
+        .into_iter()
+        .map(|view| format!("SELECT * FROM {view}"));
+    let others = [
+        "SELECT leaf_tag_create('t')",
+        "SELECT leaf_segment_next('t')",
+        "SELECT leaf_ordered_next('t')",
+        "SELECT leaf_snowflake_next()",
+        "SELECT leaf_id.leaf_opaque_create('o')",
+        "SELECT leaf_opaque_next('o')",
+        "SELECT leaf_id.leaf_gapless_create('g')",
+        "SELECT leaf_id.leaf_gapless_next('g')",
+        "SELECT * FROM leaf_check()",
+    ];
+    for call in views.chain(others.map(String::from)) {
+        if let Err(refusal) = admin.try_run(&call) {
+            println!("{version}: {call}: {refusal}");
+            refusal.is("55000").hints("ALTER EXTENSION leaf_id UPDATE");
+        }
+    }
+    drop(admin);
+    server.session().run("DROP DATABASE not_updated");
+}
+
+/// Functions of a later version before the restart: this library knows fewer columns, and forms no
+/// row of them.
+#[test]
+fn an_older_library_forms_no_row_of_a_later_version() {
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
+    server.expect_internal_errors();
+    let mut admin = server.session();
+    admin.create_steady_tag("t", 10);
+    admin.next("t");
+    let calls: Vec<String> = admin.column(
+        r"SELECT unnest(ARRAY[
+              regexp_replace(regexp_replace(pg_get_functiondef(p.oid), '\)\n RETURNS', E', OUT one_more text)\n RETURNS'),
+                             '^[^(]*\(', 'CREATE FUNCTION public.later('),
+              format('SELECT * FROM public.later(%s)', (
+                  SELECT string_agg(format(CASE type WHEN 'text'::regtype THEN '%L::%s'
+                                                     WHEN 'oid'::regtype THEN '%L::regclass::%s' ELSE '1::%2$s' END,
+                                           CASE WHEN proargnames[number] = 'layout' THEN '41/10/12' WHEN type = 'text'::regtype THEN 't'
+                                                ELSE 'leaf_id.leaf_alloc' END,
+                                           type::regtype), ', ' ORDER BY number)
+                  FROM unnest(proargtypes) WITH ORDINALITY arguments(type, number)))])
+          FROM pg_proc p
+          WHERE probin = '$libdir/leaf_id' AND prorettype = 'record'::regtype AND prokind = 'f'
+              AND NOT 'pg_node_tree'::regtype = ANY (proargtypes)",
+    );
+    assert!(calls.len() > 10, "{calls:?}");
+    for create_and_call in calls.chunks(2) {
+        let [create, call] = create_and_call else {
+            unreachable!()
+        };
+        println!("{create}{call}");
+        admin.run(create);
+        admin
+            .fails(call)
+            .is("XX000")
+            .says("the library is of another version than this function");
+        admin.run("DROP FUNCTION public.later");
+    }
+}
+
 /// Released versions, from their frozen scripts.
 #[test]
 fn every_released_version_reaches_this_one() {
@@ -381,7 +454,9 @@ fn every_released_version_reaches_this_one() {
         .iter()
         .map(|(version, text)| (script_name(version), text.clone()));
     let server = server_with(&scripts.collect::<Vec<_>>());
+    server.set("leaf_id.worker_id", "5");
     for (version, _) in &released {
+        assert_answers(&server, version);
         assert_updated_is_fresh(&server, version);
     }
 }
@@ -437,6 +512,8 @@ fn ids_go_on_while_the_extension_is_updated() {
     // Its locks are held for a while.
     let step = format!("{step}\nLOCK leaf_id.leaf_alloc; SELECT pg_catalog.pg_sleep(0.3);");
     let server = server_with(&[(script_name(OLD), old), (step_name(OLD), step)]);
+    server.set("leaf_id.worker_id", "5");
+    assert_answers(&server, OLD);
     let mut admin = server.session();
     admin.run(&create(OLD));
     admin.create_steady_tag("t", 10);
