@@ -118,7 +118,7 @@ impl SnowflakeError {
             .set_hint(if by_ms <= PASSES_MS {
                 "No action is needed: calls succeed again then.".into()
             } else if guc::worker_id() == WorkerId::Auto {
-                "Correct the clock, or raise \"leaf_id.max_clock_lead\".".into()
+                "Correct the clock, or raise \"leaf_id.max_clock_lead\"; if the clock is right now, give this server another worker id as docs/troubleshooting.md says.".into()
             } else {
                 format!("Correct the clock, or raise \"leaf_id.max_clock_lead\", first on all standbys that share this worker id; {}.", new_worker_id("the clock is right now"))
             }),

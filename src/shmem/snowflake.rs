@@ -3,6 +3,7 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicPtr;
+use core::time::Duration;
 
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::layout::Layout;
@@ -17,6 +18,9 @@ use crate::pg;
 
 /// `leaf_id.worker_id` is `auto`.
 const LEASED: u32 = u32::MAX;
+
+/// What counts of a slow write, in milliseconds: three times that is the longest `leaf_id.timestamp_reservation`.
+const MAX_WRITE_MS: i64 = 20_000;
 
 /// The snowflake generator of this server.
 #[repr(C, align(64))]
@@ -34,6 +38,8 @@ pub struct Snowflake {
     /// End of the time recorded by the worker registry, in Unix milliseconds; nothing later is
     /// reserved. [`FOR_EVER`] if the worker id is not leased. Written by the [`Writer`].
     recorded_until_ms: AtomicI64,
+    /// How long writes of the reservation take of late, in milliseconds.
+    write_ms: AtomicI64,
     /// Set by a session that found the reservation used up.
     pub reservation_wanted: AtomicU32,
     /// Number of calls that had to wait.
@@ -115,6 +121,20 @@ impl Snowflake {
             .compare_exchange(0, pg::pid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then(|| Writer(self))
+    }
+
+    /// How long a write of the reservation takes of late, in milliseconds.
+    pub fn write_ms(&self) -> i64 {
+        self.write_ms.load(Ordering::Relaxed)
+    }
+
+    /// Notes how long one took. Forgets a slow one by halves.
+    pub fn note_write(&self, took: Duration) {
+        let took_ms = i64::try_from(took.as_millis())
+            .unwrap_or(i64::MAX)
+            .min(MAX_WRITE_MS);
+        self.write_ms
+            .store(took_ms.max(self.write_ms() / 2), Ordering::Relaxed);
     }
 
     /// True for the first caller to wait for the end of this full millisecond. It spins, to use the

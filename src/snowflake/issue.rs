@@ -112,8 +112,10 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Stall::EndOfTime => return Err(Failure::Snowflake(SnowflakeError::EndOfTime)),
             Stall::Closed | Stall::Unreserved => {
                 let is_unreserved = stall == Stall::Unreserved;
-                if let Some(ms) = wait_for_launcher(area, &deadline, is_unreserved)? {
-                    waiting.sleep(ms, WaitEvent::Snowflake);
+                match wait_for_launcher(area, &deadline, is_unreserved)? {
+                    Some(ms) => waiting.sleep(ms, WaitEvent::Snowflake),
+                    // It was written here, perhaps for so long that it is used up again.
+                    None => pg::check_for_interrupts(),
                 }
             }
         }

@@ -121,7 +121,7 @@ impl Keeper {
             registry_is_here: guc::worker_registry().is_some_and(|registry| registry.is_here()),
             resets: snowflake.resets.load(Ordering::Acquire),
             wanted: snowflake.reservation_wanted.swap(0, Ordering::AcqRel) != 0,
-            reservation_ms: reservation_ms(),
+            reservation_ms: reservation_ms(snowflake),
             max_lead_ms: max_lead_ms(),
             max_burst_ms: i64::from(guc::MAX_BURST_LEAD.get()),
             led: snowflake.has_led(),

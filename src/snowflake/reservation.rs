@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use leaf_id_core::reservation::{Terms, Used, late_renewal};
 
@@ -14,8 +15,15 @@ use crate::pg::{self, WaitEvent};
 use crate::shmem::{Snowflake, Writer};
 
 /// `leaf_id.timestamp_reservation`, in milliseconds.
-pub fn reservation_ms() -> i64 {
+pub fn setting_ms() -> i64 {
     i64::from(guc::TIMESTAMP_RESERVATION.get())
+}
+
+/// How far ahead to reserve, in milliseconds: by the setting, or, while writes are slow, three times as long as one
+/// takes. The next one begins after half of it, and must end before the other half is over. The lead of ids is limited
+/// whatever is reserved ([`Terms::target`]).
+pub fn reservation_ms(snowflake: &Snowflake) -> i64 {
+    setting_ms().max(3 * snowflake.write_ms())
 }
 
 /// `leaf_id.max_clock_lead`, in milliseconds.
@@ -54,6 +62,7 @@ pub fn reserve(
     issued: bool,
 ) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let begun = Instant::now();
     let (used, damage) = used_before(worker_id, until_ms)?;
     file::write(&Reservation {
         worker_id,
@@ -65,6 +74,7 @@ pub fn reserve(
         issued,
         used,
     })?;
+    snowflake.note_write(begun.elapsed());
     if issued {
         snowflake.generator.reserve(until_ms - epoch_ms);
     }
@@ -88,7 +98,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     let last = generator.last();
     let worker_id = last.worker_id;
     let terms = Terms {
-        reservation_ms: reservation_ms(),
+        reservation_ms: reservation_ms(snowflake),
         max_lead_ms: generator.lead().max_ms,
     };
     let Some(until_ms) = late_renewal(

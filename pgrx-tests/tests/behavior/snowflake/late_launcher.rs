@@ -4,7 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
     Paused, Server, Session, assert_issued_once, in_threads, in_threads_until, promptly, random,
@@ -311,4 +311,83 @@ fn a_worker_id_that_is_taken_back_during_a_write_issues_nothing() {
     configure("6");
     let mut session = server.session();
     assert_eq!(worker_of(snowflakes(&mut session, 1)[0]), 6);
+}
+
+/// Writes that take longer than `leaf_id.timestamp_reservation`.
+#[test]
+fn a_slow_disk_stops_no_ids() {
+    let server = Server::with_disk(&[("leaf_id.worker_id", "5")]);
+    let disk = server.disk();
+    let mut session = server.session();
+    let mut ids = snowflakes(&mut session, 1);
+    disk.slow_down(Duration::from_millis(1500));
+    wait_until(LIMIT, "a slow write", || disk.waiting() > 0);
+    let mut in_a_row = 0;
+    wait_until(LIMIT, "calls that succeed for three seconds", || {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) {
+            match session.try_column::<i64>("SELECT leaf_snowflake_next()") {
+                Ok(id) => ids.extend(id),
+                Err(failure) => {
+                    failure.is("55P03");
+                    in_a_row = -1;
+                    break;
+                }
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        in_a_row += 1;
+        in_a_row == 30
+    });
+    assert_issued_once(&[ids]);
+}
+
+#[test]
+fn calls_beside_a_hanging_write_can_be_canceled() {
+    let server = Server::with_disk(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    let disk = server.disk();
+    let mut session = server.session();
+    snowflakes(&mut session, 1);
+    disk.hang(true);
+    wait_until(LIMIT, "a write", || disk.waiting() == 1);
+    session.be_patient();
+    wait_until(LIMIT, "the end of what was reserved", || {
+        session.run("SET statement_timeout = '300ms'");
+        session
+            .try_column::<i64>("SELECT leaf_snowflake_next()")
+            .is_err()
+    });
+    for _ in 0..3 {
+        promptly(|| session.fails("SELECT leaf_snowflake_next()")).is("57014");
+    }
+    disk.hang(false);
+}
+
+/// Where no reservation survives its own write, each call reserves once more.
+#[test]
+fn a_call_that_reserves_again_and_again_can_be_canceled() {
+    let server = Server::with_disk(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.max_clock_lead", "600ms"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    let disk = server.disk();
+    let mut session = server.session();
+    snowflakes(&mut session, 1);
+    let launcher = pause_launcher(&server);
+    disk.slow_down(Duration::from_millis(1000));
+    session.be_patient();
+    session.run("SET statement_timeout = '300ms'");
+    wait_until(LIMIT, "the end of what was reserved", || {
+        session
+            .try_column::<i64>("SELECT leaf_snowflake_next()")
+            .is_err()
+    });
+    for _ in 0..3 {
+        promptly(|| session.fails("SELECT leaf_snowflake_next()")).is("57014");
+    }
+    drop(launcher);
 }
