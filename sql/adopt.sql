@@ -303,7 +303,7 @@ AS $$
         JOIN inserting i ON i.role = w.role
         LEFT JOIN pg_roles r ON r.oid = w.role
         WHERE CASE WHEN w.role = 0 THEN 'public' <> ALL (leaf_id_internal.leaf_grantees($2))
-            ELSE NOT leaf_id_internal.leaf_may_issue(w.role, $2) END
+            ELSE NOT leaf_id_internal.leaf_can_issue(w.role, $2) END
         ORDER BY i.oid, 2 LIMIT 10
     )
     SELECT array_agg(format('%s may insert through %s, for which it needs a grant: SELECT %s(%L, %L);',
@@ -413,7 +413,15 @@ AS $$
              WHERE d.classid = 'pg_attrdef'::regclass AND f.oid = d.objid),
             (SELECT c.relowner FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class
              WHERE d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid),
-            (SELECT p.proowner FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid)) AS owner) o
+            (SELECT p.proowner FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid),
+            (SELECT t.typowner FROM pg_type t WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid),
+            (SELECT coalesce(c.relowner, t.typowner)
+             FROM pg_constraint o LEFT JOIN pg_class c ON c.oid = o.conrelid LEFT JOIN pg_type t ON t.oid = o.contypid
+             WHERE d.classid = 'pg_constraint'::regclass AND o.oid = d.objid),
+            (SELECT c.relowner FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid
+             WHERE d.classid = 'pg_policy'::regclass AND p.oid = d.objid),
+            (SELECT c.relowner FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+             WHERE d.classid = 'pg_trigger'::regclass AND t.oid = d.objid)) AS owner) o
     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = $1
         AND NOT (d.classid = 'pg_attrdef'::regclass AND d.objid IN (
             SELECT f.oid FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
@@ -579,9 +587,9 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT array_agg(
-        format('table %s keeps its own sequence: rows inserted into it directly may have ids of the tag, too. To change that: ALTER TABLE %1$s %sALTER %I SET DEFAULT %s(%L);',
+        format('table %s keeps its own sequence: rows inserted into it directly may have ids of the tag, too. To change that: ALTER TABLE %1$s %sALTER %I SET DEFAULT %s(%L); SELECT * FROM %s(%5$L);',
             m::regclass, CASE WHEN a.attidentity <> '' THEN format('ALTER %I DROP IDENTITY, ', $1) END, $1,
-            leaf_id_internal.leaf_function_name('leaf_segment_next'), $3) ORDER BY m)
+            leaf_id_internal.leaf_function_name('leaf_segment_next'), $3, leaf_id_internal.leaf_function_name('leaf_sync')) ORDER BY m)
     FROM leaf_id_internal.leaf_family($2[1]) m
     JOIN pg_attribute a ON a.attrelid = m AND a.attname = $1
     LEFT JOIN pg_attrdef d ON d.adrelid = m AND d.adnum = a.attnum
@@ -791,8 +799,12 @@ AS $$
         FROM its i WHERE i.users IS NOT NULL
         UNION ALL
         SELECT 2, format('The column does not own its sequence %s.', i.oid::regclass),
-            format('If nothing else takes values from it: ALTER SEQUENCE %s OWNED BY %s.%I;', i.oid::regclass, $4, $3)
-        FROM its i WHERE NOT i.is_owned
+            -- PostgreSQL asks for the same schema and owner.
+            CASE WHEN s.relnamespace = t.relnamespace AND s.relowner = t.relowner
+                THEN format('If nothing else takes values from it: ALTER SEQUENCE %s OWNED BY %s.%I;', i.oid::regclass, $4, $3)
+                ELSE 'If nothing else takes values from it, pass force => true to leaf_adopt().' END
+        FROM its i JOIN pg_class s ON s.oid = i.oid JOIN pg_class t ON t.oid = $1
+        WHERE NOT i.is_owned
         UNION ALL
         SELECT 3, format('Sequence %s is named in %s, which would not find it any more.', i.oid::regclass, i.code),
             'Change that first, or pass force => true to leaf_adopt().'

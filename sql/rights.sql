@@ -46,6 +46,17 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_grantees(text) IS
     'The roles that may issue ids of a tag because of a grant';
 
+-- As the library decides when an id is taken. The owner of the database has no right by that alone.
+CREATE FUNCTION leaf_id_internal.leaf_can_issue(role oid, tag text) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT has_table_privilege($1, 'leaf_id.leaf_alloc', 'UPDATE') OR EXISTS (
+        SELECT FROM unnest(leaf_id_internal.leaf_grantees($2)) g (name) LEFT JOIN pg_roles r ON r.rolname = g.name
+        WHERE g.name = 'public' OR pg_has_role($1, r.oid, 'USAGE'))
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_can_issue(oid, text) IS 'Whether a role may issue ids of this tag';
+
 -- Whose object counts: one predicate for the statements that a table's or a domain's owner makes about
 -- a tag. One that may not issue it could do nothing to it directly. Who opens a tag to PUBLIC has opened
 -- it to all.
@@ -53,9 +64,7 @@ CREATE FUNCTION leaf_id_internal.leaf_may_issue(role oid, tag text) RETURNS bool
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT leaf_id_internal.leaf_is_manager($1) OR EXISTS (
-        SELECT FROM unnest(leaf_id_internal.leaf_grantees($2)) g (name) LEFT JOIN pg_roles r ON r.rolname = g.name
-        WHERE g.name = 'public' OR pg_has_role($1, r.oid, 'USAGE'))
+    SELECT pg_has_role($1, 'pg_database_owner', 'USAGE') OR leaf_id_internal.leaf_can_issue($1, $2)
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_may_issue(oid, text) IS
     'Whether a role may edit tags, drop the database, or issue ids of this tag';

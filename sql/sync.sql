@@ -167,9 +167,9 @@ AS $$
         NULL,
         format('If it is the role that was meant, as after a restore by a superuser: GRANT USAGE ON SCHEMA leaf_id TO %I. If it is a later role of that name, take the name out of "granted_to".', r.rolname)
     FROM (SELECT g.role FROM roles g EXCEPT SELECT g.role FROM grantees g) l
-    JOIN pg_roles r ON r.rolname = l.role AND NOT leaf_id_internal.leaf_is_manager(r.oid)
+    JOIN pg_roles r ON r.rolname = l.role AND NOT has_table_privilege(r.oid, 'leaf_id.leaf_alloc', 'UPDATE')
     JOIN leaf_id.leaf_alloc a ON l.role = ANY (a.granted_to)
-    -- As leaf_may_issue().
+    -- As leaf_can_issue().
     WHERE NOT EXISTS (
             SELECT FROM grantees g LEFT JOIN pg_roles o ON o.rolname = g.role
             WHERE g.role = ANY (a.granted_to) AND (g.role = 'public' OR pg_has_role(r.oid, o.oid, 'USAGE')))
@@ -266,6 +266,27 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_columns_of_tag(text) IS 'The columns that count whose defaults issue ids of a tag';
 
+CREATE FUNCTION leaf_id_internal.leaf_values_of_tag(
+    tag text, OUT relation oid, OUT column_name name, OUT largest bigint, OUT unread text) RETURNS SETOF record
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT c.relation, c.column_name, max(v.largest),
+        coalesce(max(v.unread), CASE WHEN min(u.size) > 100000000 THEN 'it has no index, and is large' END)
+    FROM leaf_id_internal.leaf_columns_of_tag($1) c
+    CROSS JOIN LATERAL (SELECT leaf_id_internal.leaf_unindexed_size(c.relation, c.column_name) AS size) u
+    CROSS JOIN LATERAL leaf_id_internal.leaf_family(c.relation) m
+    JOIN pg_class r ON r.oid = m AND r.relkind <> 'p'
+    JOIN pg_attribute a ON a.attrelid = m AND a.attname = c.column_name AND NOT a.attisdropped
+    -- The function is strict: a NULL column number skips the read.
+    CROSS JOIN LATERAL leaf_id_internal.leaf_column_max(
+        m, CASE WHEN coalesce(u.size, 0) <= 100000000 THEN a.attnum END) v
+    GROUP BY c.relation, c.column_name
+    ORDER BY c.relation, c.column_name
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_values_of_tag(text) IS
+    'The largest value of each column whose default issues ids of a tag, also in an expression, or why it was not read';
+
 CREATE FUNCTION leaf_id_internal.leaf_read_tables(
     only_tag text,
     OUT tag text,
@@ -332,11 +353,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT format('SELECT %s(%L, %L);', leaf_id_internal.leaf_function_name('leaf_tag_grant'), $1, r.rolname)
     FROM pg_roles r
-    WHERE r.oid = $2 AND NOT has_table_privilege($2, 'leaf_id.leaf_alloc', 'UPDATE')
-        AND EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1)
-        AND NOT EXISTS (
-            SELECT FROM unnest(leaf_id_internal.leaf_grantees($1)) g (name) LEFT JOIN pg_roles o ON o.rolname = g.name
-            WHERE g.name = 'public' OR pg_has_role($2, o.oid, 'USAGE'))
+    WHERE r.oid = $2 AND EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1)
+        AND NOT leaf_id_internal.leaf_can_issue($2, $1)
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_missing_grant(text, oid) IS
     'The grant that a role needs to issue ids of a tag that exists; null: it needs none';
@@ -572,7 +590,8 @@ BEGIN
     LOOP
         IF this.tag IS NULL OR this.unread IS NOT NULL THEN
             SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, coalesce(
-                this.unread, concat_ws(': ', 'its default is not just a call with a constant tag', this.expression,
+                this.unread, concat_ws(': ', 'its default is not just a call with a constant tag, so create or raise its tag by hand',
+                    this.expression,
                     this.untrusted::regrole || ', who owns the table or its domain, may not edit tags')) AS detail
             INTO fitted;
         ELSIF this.tag IS DISTINCT FROM tag THEN
@@ -633,7 +652,11 @@ BEGIN
     -- Neither in leaf_alloc nor in a column.
     IF NOT FOUND AND only_tag IS NOT NULL AND tag IS NULL THEN
         RAISE EXCEPTION 'tag "%" does not exist', only_tag
-            USING ERRCODE = 'undefined_object', DETAIL = 'No column''s default calls leaf_segment_next() with it either.';
+            USING ERRCODE = 'undefined_object', DETAIL = coalesce(
+                (SELECT format('The default of column "%s" of table %s has it in an expression, or issues opaque ids: create it by hand, above the ids in use.',
+                    c.column_name, c.relation::regclass)
+                 FROM leaf_id_internal.leaf_columns_of_tag(only_tag) c LIMIT 1),
+                'No default of a column that counts calls leaf_segment_next() with it either.');
     END IF;
 END
 $$;
@@ -676,6 +699,7 @@ DECLARE
         SELECT CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END
         FROM pg_attribute a
         WHERE a.attrelid = $2 AND a.attname = $3 AND a.attnum > 0 AND NOT a.attisdropped);
+    is_right boolean;
 BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION 'cannot sync tags during recovery'
@@ -689,6 +713,9 @@ BEGIN
     IF action IS NULL THEN
         SELECT r.next_before, r.next_after, r.action, r.detail INTO next_before, next_after, action, detail
         FROM leaf_id_internal.leaf_raise_for_columns($1, true, max_in_column) r;
+    ELSIF action = 'create' THEN
+        -- Not below what others hold that name it.
+        is_right := leaf_id_internal.leaf_check_start($1, next_after);
     END IF;
     detail := coalesce(detail, leaf_id_internal.leaf_used_up(
         next_after, coalesce((SELECT a.max_value FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1), type_end), type_end),

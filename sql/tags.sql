@@ -198,18 +198,7 @@ BEGIN
         RETURN true;
     END IF;
     FOR this IN
-        SELECT c.relation, c.column_name, max(v.largest) AS largest,
-            coalesce(max(v.unread), CASE WHEN min(u.size) > 100000000 THEN 'it has no index, and is large' END) AS unread
-        FROM leaf_id_internal.leaf_columns_of_tag($1) c
-        CROSS JOIN LATERAL (SELECT leaf_id_internal.leaf_unindexed_size(c.relation, c.column_name) AS size) u
-        CROSS JOIN LATERAL leaf_id_internal.leaf_family(c.relation) m
-        JOIN pg_class r ON r.oid = m AND r.relkind <> 'p'
-        JOIN pg_attribute a ON a.attrelid = m AND a.attname = c.column_name AND NOT a.attisdropped
-        -- The function is strict: a NULL column number skips the read.
-        CROSS JOIN LATERAL leaf_id_internal.leaf_column_max(
-            m, CASE WHEN coalesce(u.size, 0) <= 100000000 THEN a.attnum END) v
-        GROUP BY c.relation, c.column_name
-        ORDER BY c.relation, c.column_name
+        SELECT v.* FROM leaf_id_internal.leaf_values_of_tag($1) v
     LOOP
         IF this.largest >= $2 THEN
             larger := concat_ws(E'\n', larger, format(
@@ -403,7 +392,12 @@ BEGIN
             SELECT t.root AS relation, t.column_name, max(t.largest) AS largest
             FROM leaf_id_internal.leaf_read_tables($1) t
             WHERE t.tag OPERATOR(pg_catalog.=) $1 AND t.counts AND t.largest OPERATOR(pg_catalog.>=) $2
-            GROUP BY t.root, t.column_name) c;
+            GROUP BY t.root, t.column_name
+            UNION
+            -- Of expressions, too. Opaque ids are not in the order of the numbers.
+            SELECT v.relation, v.column_name, v.largest
+            FROM leaf_id_internal.leaf_values_of_tag($1) v
+            WHERE v.largest OPERATOR(pg_catalog.>=) $2 AND NOT leaf_id_internal.leaf_has_key($1)) c;
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',

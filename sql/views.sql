@@ -105,14 +105,16 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_narrowest_columns() IS
     'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
 
 CREATE FUNCTION leaf_id_internal.leaf_missing_tags(
-    OUT tag text, OUT is_opaque boolean, OUT relation oid, OUT column_name name, OUT number bigint) RETURNS SETOF record
+    OUT tag text, OUT is_opaque boolean, OUT is_in_expression boolean,
+    OUT relation oid, OUT column_name name, OUT number bigint) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT DISTINCT ON (t.tag) t.tag, bool_or(i.is_opaque) OVER (PARTITION BY t.tag), i.relation, i.column_name, count(*) OVER (PARTITION BY t.tag)
+    SELECT DISTINCT ON (t.tag) t.tag, bool_or(i.is_opaque) OVER (PARTITION BY t.tag),
+        bool_or(i.tag IS NULL AND NOT i.is_opaque) OVER (PARTITION BY t.tag), i.relation, i.column_name, count(*) OVER (PARTITION BY t.tag)
     FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
     JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND NOT c.relispartition
-    CROSS JOIN LATERAL (SELECT coalesce(i.tag, CASE WHEN i.is_opaque AND cardinality(i.texts) = 1 THEN i.texts[1] END) AS tag) t
+    CROSS JOIN LATERAL (SELECT coalesce(i.tag, CASE WHEN cardinality(i.texts) = 1 THEN i.texts[1] END) AS tag) t
     WHERE i.counts AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = t.tag) AND t.tag IS NOT NULL
     ORDER BY t.tag, i.relation, i.column_name
 $$;
@@ -348,10 +350,11 @@ AS $$
     SELECT 'critical', format('tag "%s" does not exist, and INSERTs fail into the columns that take ids from it (%s, first %I of %s)',
             n.tag, n.number, n.column_name, n.relation::regclass),
         NULL,
-        CASE WHEN NOT n.is_opaque AND NOT pg_is_in_recovery()
+        CASE WHEN NOT n.is_opaque AND NOT n.is_in_expression AND NOT pg_is_in_recovery()
             -- By name, columns of strangers would count, too.
             THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync')) END,
         CASE WHEN n.is_opaque THEN 'Its ids are opaque. Create it from its server, if it was sourced, with the key that it had, and above the numbers that it has used: otherwise ids are issued again.'
+            WHEN n.is_in_expression THEN 'A default has it in an expression: create it with leaf_tag_create(), above the numbers that it has used.'
             ELSE 'All tags are raised above the ids in the columns that count, and missing ones are created. Create those that came from another server first, with that server: otherwise their ids are issued twice.' END
     FROM leaf_id_internal.leaf_missing_tags() n
     UNION ALL

@@ -90,9 +90,16 @@ GRANT CREATE ON SCHEMA public TO leaf_id_reader;
 SET ROLE leaf_id_reader;
 CREATE TABLE hers (n bigint DEFAULT nextval('depended_id_seq'));
 CREATE VIEW her_view AS SELECT last_value FROM depended_id_seq;
+CREATE DOMAIN her_type AS bigint DEFAULT nextval('depended_id_seq') CHECK (VALUE > nextval('depended_id_seq'));
+CREATE TABLE her_checks (n bigint CHECK (nextval('depended_id_seq') > n));
+CREATE POLICY hers ON her_checks USING (nextval('depended_id_seq') > n);
+CREATE TRIGGER hers BEFORE UPDATE ON her_checks FOR EACH ROW WHEN (nextval('depended_id_seq') > 0)
+    EXECUTE FUNCTION suppress_redundant_updates_trigger();
 RESET ROLE;
 SELECT leaf_adopt('depended', 'id');
 DROP VIEW her_view;
+DROP TABLE her_checks;
+DROP DOMAIN her_type;
 DROP TABLE hers, depended;
 REVOKE CREATE ON SCHEMA public FROM leaf_id_reader;
 SELECT leaf_tag_drop('depended', forget => true);

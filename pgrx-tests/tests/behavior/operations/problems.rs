@@ -154,6 +154,64 @@ fn a_missing_opaque_tag_is_one() {
     assert_eq!(ids, 2);
 }
 
+/// Before: no row, and `leaf_sync('e')` said that no column names the tag.
+#[test]
+fn a_tag_that_is_missing_in_an_expression_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session
+        .run("CREATE TABLE e (id bigint PRIMARY KEY DEFAULT 2026000000 + leaf_segment_next('e'))");
+    let what = "tag \"e\" does not exist, and INSERTs fail into the columns that take ids from it (1, first id of public.e)";
+    let (remedy, advice) = wait_for(&mut session, "critical", what, false);
+    assert_eq!(remedy, "");
+    assert!(
+        advice.starts_with("A default has it in an expression"),
+        "{advice}"
+    );
+    session
+        .fails("SELECT * FROM leaf_sync('e')")
+        .is("42704")
+        .details("column \"id\" of table public.e has it in an expression");
+    session.run("SELECT leaf_tag_create('e'); INSERT INTO e DEFAULT VALUES");
+    wait_for_none(&mut session);
+    // What is in the column counts for its reset. Before: it did not.
+    session
+        .fails("SELECT leaf_tag_reset('e', 1)")
+        .is("55000")
+        .details("Column \"id\" of table public.e holds 2026000001.");
+    session.run("SELECT leaf_tag_reset('e', 1, force => true)");
+}
+
+/// As after a restore by a superuser. Before: no row for the owner of the database, who has no right to
+/// issue ids by that.
+#[test]
+fn the_owner_of_the_database_without_its_grant_is_one() {
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    admin.run("CREATE ROLE solo LOGIN");
+    admin.run("CREATE DATABASE solo OWNER solo");
+    let mut session = server.session_in("solo");
+    session.run(
+        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t'); UPDATE leaf_id.leaf_alloc SET granted_to = '{solo}'",
+    );
+    let mut owner = server.connect_as("solo", "solo");
+    owner.fails("SELECT leaf_segment_next('t')").is("42501");
+    let what = "role \"solo\" may not issue ids of tag \"t\", though \"granted_to\" names it";
+    let (remedy, advice) = wait_for(&mut session, "critical", what, false);
+    assert_eq!(remedy, "");
+    let grant = advice
+        .split(": ")
+        .nth(1)
+        .unwrap()
+        .split(". ")
+        .next()
+        .unwrap();
+    assert_eq!(grant, "GRANT USAGE ON SCHEMA leaf_id TO solo");
+    session.run(grant);
+    wait_for_none(&mut session);
+    assert_eq!(owner.next("t"), 1);
+}
+
 /// Before: the remedy fails with 0A000.
 #[test]
 fn a_column_that_cannot_be_widened_alone_has_no_remedy() {

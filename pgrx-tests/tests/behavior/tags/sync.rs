@@ -261,6 +261,50 @@ fn no_tag_is_created_below_ids_in_a_partition_of_another_role() {
     assert_eq!(session.next("p"), 901);
 }
 
+/// Before: the tag was created above the column that was named.
+#[test]
+fn no_tag_is_created_below_ids_of_other_columns() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    for (table, id) in [("a", 10), ("b", 1000)] {
+        session.run(&format!(
+            "CREATE TABLE {table} (id bigint PRIMARY KEY DEFAULT leaf_segment_next('shared')); INSERT INTO {table} VALUES ({id})"
+        ));
+    }
+    session
+        .fails("SELECT leaf_sync('shared', 'a', 'id')")
+        .is("55000")
+        .details("Column \"id\" of table public.b holds 1000.");
+    session.run("SELECT leaf_sync('shared', 'b', 'id'); SELECT leaf_sync('shared', 'a', 'id')");
+    assert_eq!(session.next("shared"), 1001);
+}
+
+/// The table that Citus leaves behind is empty, or has the rows of before. Before: it was read.
+#[test]
+fn a_table_of_citus_is_not_read() {
+    let (server, mut session) = server_with_orders();
+    session.run(
+        "SET allow_system_table_mods = on;
+         CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass NOT NULL, partmethod \"char\");
+         RESET allow_system_table_mods",
+    );
+    let before = rows(&mut session, "leaf_check()");
+    assert!(
+        before[0].contains("none") || before[0].contains("raise"),
+        "{before:?}"
+    );
+    session.run("INSERT INTO pg_dist_partition VALUES ('pg_class', 'h'), ('orders', 'h')");
+    let rows = rows(&mut session, "leaf_check()");
+    assert!(
+        rows[0].contains("skip") && rows[0].contains("it is a table of Citus"),
+        "{rows:?}"
+    );
+    session
+        .fails("SELECT leaf_sync('orders', 'orders', 'id')")
+        .details("it is a table of Citus");
+    drop(server);
+}
+
 #[test]
 fn two_calls_at_once_do_not_deadlock() {
     let server = Server::with_leaf_id(&[]);
