@@ -36,7 +36,8 @@ class Leaf(BaseHTTPRequestHandler):
                 self.db = psycopg.connect(autocommit=True)
             body = str(self.db.execute(query, arguments).fetchone()[0]).encode()
         except psycopg.Error as error:
-            self.send_error(404 if error.sqlstate == "42704" else 503, error.diag.message_primary)
+            # In the body, escaped: the message has the tag, and a header must not.
+            self.send_error(404 if error.sqlstate == "42704" else 503, explain=error.diag.message_primary)
             return
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

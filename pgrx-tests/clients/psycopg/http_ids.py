@@ -20,7 +20,12 @@ def session(port):
     answers.append(get(connection, "/api/segment/get/%6Frders?key=value"))
     answers.append(get(connection, "/api/snowflake/get/any"))
     assert {status for status, _ in answers} == {200}, answers
-    assert get(connection, "/api/segment/get/missing")[0] == 404
+    for missing in "missing", "a%0d%0aSet-Cookie:%20x=1%0d%0a%0d%0a<b>", "%E6%97%A5":
+        connection.request("GET", f"/api/segment/get/{missing}")
+        response = connection.getresponse()
+        body = response.read().decode()
+        assert response.status == 404 and "Set-Cookie" not in response.headers, response.headers
+        assert "does not exist" in body and "<b>" not in body, body
     connection.close()
     return [int(id) for _, id in answers]
 
