@@ -165,4 +165,4 @@ else
     logged in_root apt-get -q install --no-install-recommends lintian
     in_root sh -c 'lintian --allow-root --fail-on error --info /build/*.changes' | tee "$TARGET/deb/lintian-$suite-$architecture"
 fi
-say "The package is $(ls "$TARGET/deb/postgresql-$major-leaf-id_$(upstream)${revision}_${architecture:-*}".deb)"
+say "The package is $(ls "$TARGET/deb/postgresql-$major-leaf-id_$(upstream)$revision"_${architecture:-*}.deb)"

@@ -195,11 +195,18 @@ tested_commit() {
     echo "$commit"
 }
 
+# What is tested by a script that records a result at its end.
+BEGUN_WITH=$(tested_commit || true)
+
 # record WHAT SERVER PASSED FAILED SKIPPED VERDICT [ARCHITECTURE]: records a test result for
 # scripts/matrix.sh.
 record() {
-    local commit
-    commit=$(tested_commit) || return 0
+    local commit=$BEGUN_WITH
+    [ -n "$commit" ] || return 0
+    # Not if the sources have changed since then.
+    if [ -z "${LEAF_ID_COMMIT:-}" ] && [[ $commit != *' (changed)' ]]; then
+        git diff --quiet "$commit" -- "${TESTED[@]}" || commit+=' (changed)'
+    fi
     mkdir -p "$TARGET/results"
     printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "${7:-$(uname -m)}" "$commit" >>"$TARGET/results/tests.tsv"
     date --utc +%F >>"$TARGET/results/tests.tsv"

@@ -52,16 +52,24 @@ scripts/released.sh same "$scripts/leaf_id--$(version).sql"
 quoted=$(schema_in_quotes "$scripts/leaf_id--$(version).sql" sql/step.sql.in $(ls sql/leaf_id--*--*.sql 2>/dev/null))
 [ -z "$quoted" ] || die "@extschema@ is in quotes: $quoted"
 # A procedure that commits cannot have a SET clause; its body is checked all the same.
-"$PGSPOT" "$scripts/leaf_id--$(version).sql" \
-    --proc-without-search-path "leaf_id_internal.leaf_move_all(schema name,is_release boolean,dry_run boolean)" \
-    --proc-without-search-path "extschema.leaf_adopt_all(schema name,dry_run boolean)" \
-    --proc-without-search-path "extschema.leaf_release_all(schema name)"
+look_for_names() {
+    "$PGSPOT" "$@" \
+        --proc-without-search-path "leaf_id_internal.leaf_move_all(schema name,is_release boolean,dry_run boolean)" \
+        --proc-without-search-path "extschema.leaf_adopt_all(schema name,dry_run boolean)" \
+        --proc-without-search-path "extschema.leaf_release_all(schema name)"
+}
+look_for_names "$scripts/leaf_id--$(version).sql"
+# The frame of a step, since there is none before the second version.
+frame=$(mktemp)
+sed -e 's/@GRANTS_TO_OWNER@//' -e '/^@[A-Z]*@$/d' sql/step.sql.in >"$frame"
+look_for_names --append "$scripts/leaf_id--$(version).sql" "$frame"
+rm "$frame"
 for step in sql/leaf_id--*--*.sql; do
     [ -f "$step" ] || continue
     [ -f "$scripts/${step##*/}" ] || die "$step is not installed"
     # Append to the script of the previous version, so that replacing its objects is allowed.
     from=${step##*/leaf_id--}
-    "$PGSPOT" --append "sql/released/leaf_id--${from%%--*}.sql" "$step"
+    look_for_names --append "sql/released/leaf_id--${from%%--*}.sql" "$step"
 done
 if command -v cargo-deny >/dev/null; then
     say "Licenses and sources of what is compiled in"

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # matrix.sh writes bench/results/tested.md: the last result of each test on each PostgreSQL with
 # these sources, from target/results and from the page itself. matrix.sh check fails if the page has
-# a failure or a result of other sources, or none of the tests on real servers for a version that
-# Cargo.toml names.
+# a failure or a result of other sources, or not each of the tests that a release needs.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -55,9 +54,25 @@ check)
     [ -z "$old" ] || die "$page has results of other sources" "$old"
     failures=$(awk -F '\t' '$6 !~ /^ok/' <<<"$rows")
     [ -z "$failures" ] || die "$page has failures" "$failures"
+    missing=()
+    # want SERVER WHAT: a row, by regular expressions.
+    want() { grep -qE "^$1	$2	" <<<"$rows" || missing+=("$1: $2"); }
+    for what in 'the core, without a server' 'the double buffer under loom' 'shared memory under shuttle'; do want 'no server' "$what"; done
     for version in $(versions); do
-        grep -qE "^$version(\.|rc|beta|~)[^	]*	real servers	" <<<"$rows" || die "$page has no test on real servers of PostgreSQL $version"
+        want "$version(\.|rc|beta|~)[^	]*" 'real servers'
+        want "$version(\.|rc|beta|~)[^	]*" 'the demo'
     done
+    released=$(versions | head -n -1)
+    newest=$(tail -n 1 <<<"$released")
+    for version in $released; do want "$version\.[0-9]+" "PostgreSQL's own tests"; done
+    for version in $(tail -n +2 <<<"$released"); do want "$version\.[^	]*" 'pg_upgrade from [^	]*'; done
+    want "$newest\.[0-9]+ with assertions" 'real servers'
+    want "$newest\.[0-9]+ with assertions" 'regression tests under memcheck'
+    mapfile -t others < <(sed -nE 's/^ *what="([^"]*)".*/\1/p' scripts/test-operations.sh)
+    for what in 'drivers and ORMs' "${others[@]}"; do want '[0-9]+\.[^	]*' "$what"; done
+    want '[^	]*' "the server's image without Docker, in a bare [a-z]+"
+    want '[^	]*' 'pg_upgrade from [^	]*, both from packages'
+    [ ${#missing[@]} -eq 0 ] || die "$page has no row of" "${missing[@]}"
     ;;
 *) die "matrix.sh [check]" ;;
 esac

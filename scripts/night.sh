@@ -62,6 +62,8 @@ part() {
     passed "$name" && return
     "$@" >"$out/$name.log" 2>&1 </dev/null || status=$?
     grep -qE '^test result: ok\. [1-9]' "$out/$name.log" || status=1
+    # It may have found what the next attempt does not: the page names it.
+    [ $status -eq 0 ] || cp "$out/$name.log" "$out/failed-$name-$(date --utc +%H%M%S).log"
     printf '%s\t%d\t%d\n' "$name" $((SECONDS - began)) $status >>"$out/parts.tsv"
     cp "$LEAF_ID_SOMETIMES" "$out/branches.$BASHPID"
     mv "$out/branches.$BASHPID" "$out/branches"
@@ -169,6 +171,7 @@ figures() {
             close("sort")
             print "| histories and states explored | " states " |\n| marked branches reached | " branches " |"
             print "| seconds of each part | " parts " |"
+            print "| parts that failed before they passed | " failures " |"
             print "\n| event | times | longest time to the next id, ms | of | longest call during it, ms |"
             print "| --- | --- | --- | --- | --- |"
             fflush()
@@ -179,6 +182,7 @@ figures() {
         states="$(grep -ohE '[0-9]+ (worlds|random histories)' "$out/explorers.log" | awk '{ n += $1 } END { printf "%.0f", n }')" \
         branches="$(awk '/^  [a-z].* [0-9]+$/ { n++; if ($NF > 0) reached++ } END { print reached + 0 " of " n + 0 }' "$out/branches.log")" \
         parts="$(awk -F '\t' '$3 == 0 { printf "%s%s %d", (n++ ? ", " : ""), $1, $2 }' "$out/parts.tsv")" \
+        failures="$(awk -F '\t' '$3 != 0 { printf "%s%s", (n++ ? ", " : ""), $1 } END { if (!n) printf "none" }' "$out/parts.tsv")" \
         "$out"/torture-*.log
 }
 

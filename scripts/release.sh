@@ -76,6 +76,10 @@ need 'Cargo.lock is what Cargo.toml asks for' is_locked
 need "packages can be built for ${suites[*]}: as root, with debootstrap and qemu-user-static" builds_debs
 need 'rpm and rpmlint are installed' checks_specs
 need 'each version was tested with these sources (scripts/matrix.sh check)' is_tested
+case $(maintainer)$(homepage)$(repository) in
+*example.org*) unchecked+=('Cargo.toml NAMES NO REAL MAINTAINER AND ADDRESS yet: what is published has them') ;;
+esac
+for what in "${unchecked[@]}"; do note "!!! $what"; done
 [ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
 command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install cargo-deny --locked"
 
@@ -91,8 +95,10 @@ is_unchanged
 say "Collecting version $version"
 rm -rf "$out"
 mkdir -p "$out"
-# From the commit, without uncommitted changes. Reproducible.
-git archive --prefix="leaf_id-$version/" --format=tar "$commit" | gzip --no-name --best >"$out/leaf_id-$version.tar.gz"
+# From the commit, without uncommitted changes. Reproducible: a zip has local times, and a tar the
+# umask of the user's configuration.
+export TZ=UTC
+git -c tar.umask=0022 archive --prefix="leaf_id-$version/" --format=tar "$commit" | gzip --no-name --best >"$out/leaf_id-$version.tar.gz"
 # In the format required by PGXN.
 git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" "$commit"
 notes >"$out/notes.md"
@@ -112,15 +118,15 @@ fi
 # What is compiled, as CycloneDX. THIRD-PARTY in each package says what of it is in the library.
 if cargo cyclonedx --version >/dev/null 2>&1; then
     bill=leaf_id-$version.cdx
-    cargo cyclonedx --quiet --format json --no-build-deps --target x86_64-unknown-linux-gnu --override-filename "$bill"
-    mv "$bill.json" "$out/"
-    find . -path ./target -prune -o -name "$bill.json" -exec rm {} +
+    # It writes a file beside each Cargo.toml, also if it is cut off.
+    sources=$(mktemp -d)
+    git archive "$commit" | tar -x -C "$sources"
+    (cd "$sources" && cargo cyclonedx --quiet --format json --no-build-deps --target x86_64-unknown-linux-gnu --override-filename "$bill")
+    mv "$sources/$bill.json" "$out/"
+    rm -r "$sources"
 else
     unchecked+=('there is NO BILL OF MATERIALS: cargo install cargo-cyclonedx --locked')
 fi
-case $(maintainer)$(homepage) in
-*example.org*) unchecked+=('Cargo.toml NAMES NO REAL MAINTAINER AND ADDRESS yet') ;;
-esac
 built=0
 # package PG_CONFIG [SUITE]: builds a package, and sets deb.
 package() {

@@ -48,6 +48,8 @@ struct Folder {
 struct Outcome {
     test: String,
     took: Duration,
+    /// It has said that something it needs is not here ("SKIPPED: ...").
+    is_skipped: bool,
     /// Output of a failed test.
     failure: Option<String>,
 }
@@ -213,6 +215,7 @@ impl Run {
                 &self.program,
                 "--exact",
                 "--include-ignored",
+                "--nocapture",
                 &test,
             ])
             .env("LEAF_ID_RUNNER", "yes")
@@ -245,16 +248,22 @@ impl Run {
         let took = began.elapsed();
         let ok = status.success() && output.contains("test result: ok. 1 passed;");
         let failure = (!ok).then(|| format!("---- {test} ---- ({status})\n{}", output.trim_end()));
+        let is_skipped = ok && output.lines().any(|line| line.contains("SKIPPED: "));
         let number = {
             let mut outcomes = self.outcomes.lock();
             outcomes.push(Outcome {
                 test: test.clone(),
                 took,
+                is_skipped,
                 failure,
             });
             outcomes.len()
         };
-        let verdict = if ok { "ok    " } else { "FAILED" };
+        let verdict = match (ok, is_skipped) {
+            (true, false) => "ok    ",
+            (true, true) => "skip  ",
+            _ => "FAILED",
+        };
         println!(
             "{number:4}/{} {verdict} {:6.1} s  {test}",
             self.count,
@@ -306,11 +315,20 @@ impl Run {
         } else {
             ("FAILED", ExitCode::FAILURE)
         };
+        let skipped: Vec<_> = outcomes
+            .iter()
+            .filter(|outcome| outcome.is_skipped)
+            .map(|outcome| &outcome.test)
+            .collect();
         println!(
-            "\ntest result: {verdict}. {} passed; {count} failed; 0 ignored; finished in {:.0} s",
-            outcomes.len() - count,
+            "\ntest result: {verdict}. {} passed; {count} failed; {} ignored; finished in {:.0} s",
+            outcomes.len() - count - skipped.len(),
+            skipped.len(),
             took.as_secs_f64()
         );
+        for test in skipped {
+            println!("SKIPPED  {test}");
+        }
         // Failures last, since they need attention.
         for (test, failure) in failed {
             println!("FAILED  {test}");

@@ -17,7 +17,6 @@ fn every_cache_may_be_discarded_at_any_time() {
     let mut session = server.session();
     if session.value::<String>("SHOW debug_assertions") == "off" {
         println!("SKIPPED: PostgreSQL has no assertions, so no cache is discarded");
-        eprintln!("SKIPPED: PostgreSQL has no assertions, so no cache is discarded");
         return;
     }
     session.be_patient();

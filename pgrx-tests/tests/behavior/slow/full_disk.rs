@@ -38,7 +38,6 @@ impl SmallDisk {
             other => {
                 fs::remove_dir(&dir).unwrap();
                 println!("SKIPPED: a small disk cannot be mounted here: {other:?}");
-                eprintln!("SKIPPED: a small disk cannot be mounted here, so none gets full");
                 None
             }
         }
