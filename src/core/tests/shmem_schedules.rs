@@ -1,6 +1,7 @@
 //! `src/shmem` as it ships, under shuttle: sessions, allocators, editors and launchers as up to a
 //! dozen threads, in random schedules. A step of a schedule is an access to an atomic or to a lock.
-//! Every load sees the last store; what else orderings allow is for `loom_segment`.
+//! Every load sees the last store. What else orderings allow is tried for the core, by
+//! `loom_segment`; here it is argued where they stand (loom has no SeqCst, which [`shmem`] needs).
 //!
 //! Would catch: a race between an eviction, an edit or a drop and what sessions and allocators do
 //! with the slot, which servers meet once a year. Each model names the wrong result.

@@ -395,6 +395,7 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
         if let Some(row) = &row {
             let before = &mut tables.rows[usize::from(row.worker_id)];
             let mut row = Row::of(row);
+            let decided = (row, reply.answer.outcome);
             let recorded_ms = before.map_or(0, |before| before.reserved_until_ms);
             row.reserved_until_ms = row.reserved_until_ms.max(recorded_ms);
             let is_late = !is_new && recorded_ms <= here.now_ms && waited && !node.is_host;
@@ -420,6 +421,10 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
                 granted.reserved_until_ms = row.reserved_until_ms;
             }
             row.floor_ms = rules.keep(Rule::FloorOfLostAnswer, row.floor_ms);
+            // What is above restates the rules, to leave one out: with all, it changes nothing.
+            if rules.hold_all() {
+                assert_eq!((row, reply.answer.outcome), decided);
+            }
             *before = Some(row);
             tables.is_off = tables.is_off.map(|was| was || is_off);
         }

@@ -32,6 +32,11 @@ impl<R: Copy + PartialEq> Rules<R> {
         self.without != Some(rule)
     }
 
+    /// True if none is left out.
+    pub fn hold_all(self) -> bool {
+        self.without.is_none()
+    }
+
     /// The value, or 0 without the rule.
     pub fn keep<T: Default>(self, rule: R, value: T) -> T {
         if self.hold(rule) { value } else { T::default() }
