@@ -24,8 +24,8 @@ unsafe extern "C-unwind" {
     fn disable_timeout(id: c_int, keep_indicator: bool);
 }
 
-/// `USER_TIMEOUT` of utils/timeout.h: requests a new timeout id.
-const USER_TIMEOUT: c_int = if cfg!(since_17) { 13 } else { 12 };
+/// At least `USER_TIMEOUT` of utils/timeout.h, another number in each version: requests a new timeout id.
+const USER_TIMEOUT: c_int = 1000;
 /// Time that the statement of a call from another server may continue after its answer, in
 /// milliseconds. It holds a row lock that others wait for, and has nothing left to do.
 const MAX_HOLD_MS: c_int = 250;

@@ -75,7 +75,8 @@ pub unsafe fn check_once(
         return Ok(());
     }
     // SAFETY: guaranteed by the caller.
-    let found = unsafe { check(relation, shape).and_then(|()| check_indexes(relation, waits)) };
+    let found =
+        unsafe { check(relation, shape).and_then(|()| check_indexes(relation, shape, waits)) };
     match found {
         Ok(Looked::Fits) => {
             shape.checked.store(state, Ordering::Relaxed);
@@ -232,7 +233,11 @@ unsafe fn row_triggers(relation: pg_sys::Relation) -> Vec<(pg_sys::Oid, String)>
 ///
 /// # Safety
 /// The relation is open and locked.
-unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looked, String> {
+unsafe fn check_indexes(
+    relation: pg_sys::Relation,
+    shape: &Shape,
+    waits: bool,
+) -> Result<Looked, String> {
     // SAFETY: guaranteed by the caller. An index is
     // locked before it is opened with NoLock, and closed before the next one.
     unsafe {
@@ -253,14 +258,14 @@ unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looke
                 pg_sys::NoLock.cast_signed()
             };
             let index = pg_sys::index_open(oid, taken);
-            let problem = index_problem(index, oid == key);
+            let problem = index_problem(index, shape, oid == key);
             let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
             let name = name.to_string_lossy().into_owned();
             pg_sys::index_close(index, lock);
             if let Some(problem) = problem {
                 // Before the index was locked, REINDEX CONCURRENTLY had replaced the key.
                 if primary_key(relation) != key {
-                    return check_indexes(relation, waits);
+                    return check_indexes(relation, shape, waits);
                 }
                 return Err(format!("Index \"{name}\" {problem}."));
             }
@@ -276,11 +281,15 @@ enum Looked {
     Locked,
 }
 
-/// Property of an index that `CatalogTupleUpdate` does not support.
+/// Property of an index that a row cannot be entered into without running a function of another role's.
 ///
 /// # Safety
 /// The index is open.
-unsafe fn index_problem(index: pg_sys::Relation, is_key: bool) -> Option<&'static str> {
+pub unsafe fn index_problem(
+    index: pg_sys::Relation,
+    shape: &Shape,
+    is_key: bool,
+) -> Option<&'static str> {
     // SAFETY: guaranteed by the caller; an index has a column, and so a first key and its
     // collation. Expressions are only tested for NULL in the catalog row: reading them would let
     // PostgreSQL fold them, and so run functions in them.
@@ -304,6 +313,15 @@ unsafe fn index_problem(index: pg_sys::Relation, is_key: bool) -> Option<&'stati
         }
         if !form.indimmediate {
             return Some("is of a deferrable constraint");
+        }
+        // Any role can create a range type, whose functions GiST calls. Operator classes are a superuser's.
+        let columns = usize::try_from(form.indnatts).unwrap_or(0);
+        let of_others =
+            |column: &i16| usize::try_from(*column).map_or(true, |n| n > shape.columns.len());
+        if (*(*index).rd_rel).relam != pg_sys::BTREE_AM_OID
+            && form.indkey.values.as_slice(columns).iter().any(of_others)
+        {
+            return Some("is over a column that the extension has not made, and is no B-tree");
         }
         let first = form.indkey.values.as_slice(1).first().copied();
         let collation = *(*index).rd_indcollation;

@@ -20,6 +20,7 @@ pub enum Access {
 pub struct Table {
     pub(super) relation: pg_sys::Relation,
     pub(super) key_index: pg_sys::Oid,
+    pub(super) shape: &'static Shape,
     /// Table lock to release on drop.
     lock: pg_sys::LOCKMODE,
     /// Lock on the primary key's index to release on drop.
@@ -115,6 +116,7 @@ impl Table {
         let mut table = Self {
             relation,
             key_index: pg_sys::InvalidOid,
+            shape,
             lock: lock.cast_signed(),
             index_lock: pg_sys::NoLock.cast_signed(),
         };

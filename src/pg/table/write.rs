@@ -1,10 +1,15 @@
 //! Locking and writing rows of a table.
 
+use core::ffi::CStr;
+
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
+use super::check::index_problem;
 use super::open::Table;
 use super::row::Row;
 use super::value::Value;
+use crate::pg::catalog::attribute;
+use crate::pg::expression::cells;
 use crate::pg::process::check_for_interrupts;
 
 enum Locked {
@@ -136,7 +141,6 @@ impl Table {
                 // Otherwise a subscriber could never apply the update.
                 pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
                 let new = row.with(changes);
-                let indexes = pg_sys::CatalogOpenIndexes(self.relation);
                 #[cfg(not(since_16))]
                 let summarizing_only = {
                     pg_sys::simple_heap_update(self.relation, &raw mut (*row.tuple).t_self, new);
@@ -153,27 +157,25 @@ impl Table {
                     );
                     to_update == pg_sys::TU_UpdateIndexes::TU_Summarizing
                 };
-                self.enter(new, indexes, summarizing_only);
-                pg_sys::CatalogCloseIndexes(indexes);
+                self.enter(new, false, summarizing_only);
             }
         });
     }
 
-    /// Enters a new version of a row in the indexes, as `CatalogIndexInsert`, except that the
-    /// primary key is not checked: it has not changed, and the check visits every dead version that
-    /// an old snapshot keeps. Another row with this key cannot exist: an INSERT of one finds the
-    /// previous version, and waits for this transaction.
+    /// Enters a row in the indexes, as `CatalogIndexInsert`, with two differences.
+    ///
+    /// Each index is checked once more. One that was created concurrently since the table was checked could have an
+    /// expression, which `CatalogOpenIndexes` would read, and so fold, and so run.
+    ///
+    /// Of a new version, the primary key is not checked: it has not changed, and the check visits every dead version
+    /// that an old snapshot keeps. Another row with this key cannot exist: an INSERT of one finds the previous version,
+    /// and waits for this transaction.
     ///
     /// # Safety
-    /// `tuple` was written by this command; the indexes are those of the table, opened.
-    unsafe fn enter(
-        &self,
-        tuple: pg_sys::HeapTuple,
-        indexes: pg_sys::CatalogIndexState,
-        summarizing_only: bool,
-    ) {
-        // SAFETY: guaranteed by the caller. The arrays have the number of indexes, and room for the
-        // columns of one; ordinary indexes need no executor state.
+    /// `tuple` was written by this command.
+    unsafe fn enter(&self, tuple: pg_sys::HeapTuple, is_new: bool, summarizing_only: bool) {
+        // SAFETY: guaranteed by the caller. The list is copied before an index is opened, which may replace it. The
+        // arrays have room for the columns of an index; ordinary ones need no executor state.
         unsafe {
             let heap_only =
                 u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
@@ -185,44 +187,83 @@ impl Table {
                 &raw const pg_sys::TTSOpsHeapTuple,
             );
             pg_sys::ExecStoreHeapTuple(tuple, slot, false);
-            for number in 0..usize::try_from((*indexes).ri_NumIndices).unwrap_or(0) {
-                let info = *(*indexes).ri_IndexRelationInfo.add(number);
-                let index = *(*indexes).ri_IndexRelationDescs.add(number);
+            let list = cells(pg_sys::RelationGetIndexList(self.relation));
+            let indexes: Vec<_> = list.iter().map(|cell| cell.oid_value).collect();
+            for oid in indexes {
+                let lock = pg_sys::RowExclusiveLock.cast_signed();
+                let index = pg_sys::index_open(oid, lock);
+                let is_key = oid == self.key_index;
+                if let Some(problem) = index_problem(index, self.shape, is_key) {
+                    let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
+                    self.refuse(format!("Index \"{}\" {problem}.", name.to_string_lossy()));
+                }
+                let info = pg_sys::BuildIndexInfo(index);
                 #[cfg(since_16)]
-                if summarizing_only && !(*info).ii_Summarizing {
-                    continue;
+                let is_left_out = summarizing_only && !(*info).ii_Summarizing;
+                #[cfg(not(since_16))]
+                let is_left_out = false;
+                if (*info).ii_ReadyForInserts && !is_left_out {
+                    self.enter_in(index, info, tuple, slot, is_key && !is_new);
                 }
-                if !(*info).ii_ReadyForInserts {
-                    continue;
-                }
-                let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
-                let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
-                pg_sys::FormIndexDatum(
-                    info,
-                    slot,
-                    core::ptr::null_mut(),
-                    values.as_mut_ptr(),
-                    nulls.as_mut_ptr(),
-                );
-                let is_key = (*index).rd_id == self.key_index;
-                let check = if (*(*index).rd_index).indisunique && !is_key {
-                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-                } else {
-                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-                };
-                pg_sys::index_insert(
-                    index,
-                    values.as_mut_ptr(),
-                    nulls.as_mut_ptr(),
-                    &raw mut (*tuple).t_self,
-                    self.relation,
-                    check,
-                    is_key,
-                    info,
-                );
+                pg_sys::index_close(index, lock);
             }
             pg_sys::ExecDropSingleTupleTableSlot(slot);
         }
+    }
+
+    /// # Safety
+    /// As [`Table::enter`]; the index is open and has no expressions, and the slot has the tuple.
+    unsafe fn enter_in(
+        &self,
+        index: pg_sys::Relation,
+        info: *mut pg_sys::IndexInfo,
+        tuple: pg_sys::HeapTuple,
+        slot: *mut pg_sys::TupleTableSlot,
+        is_unchanged: bool,
+    ) {
+        let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
+        let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            pg_sys::FormIndexDatum(
+                info,
+                slot,
+                core::ptr::null_mut(),
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+            let check = if (*(*index).rd_index).indisunique && !is_unchanged {
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+            } else {
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+            };
+            pg_sys::index_insert(
+                index,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+                &raw mut (*tuple).t_self,
+                self.relation,
+                check,
+                is_unchanged,
+                info,
+            );
+            #[cfg(since_17)]
+            pg_sys::index_insert_cleanup(index, info);
+        }
+    }
+
+    fn refuse(&self, detail: String) -> ! {
+        pg_sys::panic::ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
+            format!(
+                "table \"leaf_id.{}\" does not have the definition that extension \"leaf_id\" created",
+                self.shape.name.to_string_lossy()
+            ),
+            "leaf_id",
+        )
+        .set_detail(detail)
+        .report(PgLogLevel::ERROR);
+        unreachable!("an ERROR does not return")
     }
 
     /// Deletes a row returned by [`Table::lock`].
@@ -255,9 +296,19 @@ impl Table {
                     *null = false;
                 }
             }
+            for (number, is_null) in (0..).zip(&nulls) {
+                let column = &*attribute(descriptor, number);
+                if *is_null && column.attnotnull && !column.attisdropped {
+                    let name = CStr::from_ptr(column.attname.data.as_ptr()).to_string_lossy();
+                    self.refuse(format!("Column \"{name}\" is NOT NULL."));
+                }
+            }
             let tuple =
                 pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-            self.with_latest_snapshot(|_| pg_sys::CatalogTupleInsert(self.relation, tuple));
+            self.with_latest_snapshot(|_| {
+                pg_sys::simple_heap_insert(self.relation, tuple);
+                self.enter(tuple, true, false);
+            });
         }
     }
 }

@@ -487,6 +487,10 @@ fn functions_in_the_table_itself() {
             "ALTER TABLE {table} ADD more bigint GENERATED ALWAYS AS (hers.stable(max_id)) STORED",
             "CREATE DOMAIN hers.d AS bigint CHECK (hers.run('domain'));
          ALTER TABLE {table} ALTER max_id TYPE hers.d",
+            "CREATE TYPE hers.r AS RANGE (subtype = bigint, subtype_diff = hers.diff);
+         ALTER TABLE {table} ADD r hers.r;
+         UPDATE {table} SET r = hers.r((random() * 1000)::bigint, 9000);
+         CREATE INDEX ON {table} USING gist (r); CREATE INDEX ON {table} (max_id)",
         ],
         |what| {
             println!("{what}");
@@ -495,6 +499,10 @@ fn functions_in_the_table_itself() {
             attack.mallory().run(
                 "CREATE FUNCTION hers.stable(bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql
                  AS 'BEGIN RETURN $1; END'",
+            );
+            attack.mallory().run(
+                "CREATE FUNCTION hers.diff(bigint, bigint) RETURNS float8 IMMUTABLE LANGUAGE plpgsql
+                 AS 'BEGIN RETURN $1 - $2; END'",
             );
             let mut admin = attack.admin();
             let mut ids = admin.take("t", 25);
@@ -509,6 +517,10 @@ fn functions_in_the_table_itself() {
             attack.mallory().run(
                 "CREATE OR REPLACE FUNCTION hers.stable(bigint) RETURNS bigint IMMUTABLE
                  LANGUAGE plpgsql AS 'BEGIN PERFORM hers.run(''stable''); RETURN $1; END'",
+            );
+            attack.mallory().run(
+                "CREATE OR REPLACE FUNCTION hers.diff(bigint, bigint) RETURNS float8 IMMUTABLE
+                 LANGUAGE plpgsql AS 'BEGIN PERFORM hers.run(''diff''); RETURN $1 - $2; END'",
             );
             admin.run("ALTER ROLE mallory NOSUPERUSER");
             let log = attack.server.log().len();
