@@ -15,15 +15,8 @@ use crate::pg::{self, WaitEvent};
 use crate::shmem::{Snowflake, Writer};
 
 /// `leaf_id.timestamp_reservation`, in milliseconds.
-pub fn setting_ms() -> i64 {
+pub fn reservation_ms() -> i64 {
     i64::from(guc::TIMESTAMP_RESERVATION.get())
-}
-
-/// How far ahead to reserve, in milliseconds: by the setting, or, while writes are slow, three times as long as one
-/// takes. The next one begins after half of it, and must end before the other half is over. The lead of ids is limited
-/// whatever is reserved ([`Terms::target`]).
-pub fn reservation_ms(snowflake: &Snowflake) -> i64 {
-    setting_ms().max(3 * snowflake.write_ms())
 }
 
 /// `leaf_id.max_clock_lead`, in milliseconds.
@@ -98,7 +91,8 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     let last = generator.last();
     let worker_id = last.worker_id;
     let terms = Terms {
-        reservation_ms: reservation_ms(snowflake),
+        reservation_ms: reservation_ms(),
+        write_ms: snowflake.write_ms(),
         max_lead_ms: generator.lead().max_ms,
     };
     let Some(until_ms) = late_renewal(

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use leaf_id_core::reservation::{Reader, Stored, Terms, Used, retire};
 use leaf_id_core::state::{Refusal, State};
 
-use super::reservation::{file_problem, max_lead_ms, setting_ms};
+use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
 use crate::error::{self, Failure, ResetError, SnowflakeError};
 use crate::files::reservation::{self as file, FoundReservation, Reservation};
@@ -101,7 +101,8 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<Done>, Failu
         result => (result.map_err(file_problem)?, false),
     };
     let terms = Terms {
-        reservation_ms: setting_ms(),
+        reservation_ms: reservation_ms(),
+        write_ms: 0,
         max_lead_ms: max_lead_ms(),
     };
     let reader = Reader {

@@ -52,6 +52,8 @@ pub struct Terms {
     pub reservation_ms: i64,
     /// `leaf_id.max_clock_lead`: max lead of ids over the clock, M.
     pub max_lead_ms: i64,
+    /// How long a write of the reservation takes of late.
+    pub write_ms: i64,
 }
 
 impl Terms {
@@ -79,15 +81,16 @@ impl Terms {
         (self.target(0, 0) / 2).max(1)
     }
 
-    /// End of the reservation to write while ids are issued: one reservation ahead, but never so
-    /// far that the start after a crash could not continue at once. Otherwise a series of crashes
-    /// would each reserve further ahead, without issuing any id. `last_ms`: the last id, or the
-    /// floor to open above.
+    /// End of the reservation to write while ids are issued: one reservation ahead, or three times as
+    /// long as the write takes, since the next one begins after half of it, and must end before it is
+    /// over; but never so far that the start after a crash could not continue at once. Otherwise a
+    /// series of crashes would each reserve further ahead, without issuing any id. `last_ms`: the last
+    /// id, or the floor to open above.
     #[must_use]
     pub fn target(self, now_ms: i64, last_ms: i64) -> i64 {
         let from_ms = now_ms.max(last_ms);
         let least_ms = LEAST_MS.min(self.reservation_ms);
-        let whole_ms = from_ms.saturating_add(self.reservation_ms);
+        let whole_ms = from_ms.saturating_add(self.reservation_ms.max(3 * self.write_ms));
         let survivable_ms = now_ms + self.max_lead_ms - least_ms;
         whole_ms
             .min(survivable_ms)

@@ -26,6 +26,7 @@ const TICK_MS: i64 = 100;
 const RESERVATION_MS: i64 = 2 * TICK_MS;
 const MAX_LEAD_MS: i64 = 4 * TICK_MS;
 const TERMS: Terms = Terms {
+    write_ms: 0,
     reservation_ms: RESERVATION_MS,
     max_lead_ms: MAX_LEAD_MS,
 };

@@ -49,6 +49,7 @@ const RETRY_MS: i64 = 1_000;
 
 const fn terms(reservation_ms: i64, max_lead_ms: i64) -> Terms {
     Terms {
+        write_ms: 0,
         reservation_ms,
         max_lead_ms,
     }
@@ -691,6 +692,7 @@ impl World {
         };
         let running = self.live().running.as_mut().expect("a server that is up");
         Look {
+            write_ms: 0,
             configured,
             in_recovery: running.in_recovery,
             resets: 0,

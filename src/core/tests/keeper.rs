@@ -57,6 +57,7 @@ const GRANT: Grant = Grant {
 fn look(configured: Configured) -> Look {
     Look {
         configured,
+        write_ms: 0,
         in_recovery: false,
         resets: 0,
         wanted: false,

@@ -59,6 +59,7 @@ const BOUNDS: Bounds = Bounds {
     max_ids_per_role: None,
 };
 const TERMS: Terms = Terms {
+    write_ms: 0,
     reservation_ms: 300,
     max_lead_ms: 600,
 };
@@ -811,6 +812,7 @@ impl World {
             return;
         };
         let mut input = Input::Look(Look {
+            write_ms: 0,
             configured: Configured::Leased(match running.holder {
                 Some(_) => keeper::Registry::Same,
                 None => keeper::Registry::Other,
@@ -1251,6 +1253,7 @@ impl World {
             clocks.wall_ms,
             last.ms,
             Terms {
+                write_ms: 0,
                 max_lead_ms: lead.max_ms,
                 ..TERMS
             },

@@ -21,6 +21,7 @@ const LEAD: i64 = 10_000;
 const OTHERS: i64 = LEAD + RESERVATION;
 
 const TERMS: Terms = Terms {
+    write_ms: 0,
     reservation_ms: RESERVATION,
     max_lead_ms: LEAD,
 };
@@ -382,24 +383,28 @@ mod target {
     /// Any reservation, max lead, and lead of the last id.
     #[test]
     fn as_far_as_a_reservation_and_a_crash_allow() {
-        for reservation_ms in 1..=130 {
-            for max_lead_ms in 0..=260 {
-                let terms = Terms {
-                    reservation_ms,
-                    max_lead_ms,
-                };
-                let least_ms = reservation_ms.min(50);
-                for lead_ms in -130..=390 {
-                    let last = NOW + lead_ms;
-                    let from = last.max(NOW);
-                    let target = terms.target(NOW, last);
-                    assert!((from + least_ms..=from + reservation_ms).contains(&target));
-                    // After a crash, the next run starts above it.
-                    let survivable = NOW + max_lead_ms - least_ms;
-                    assert!(target <= survivable.max(from + least_ms));
-                    assert!(target >= survivable.min(from + reservation_ms));
-                    assert!(target <= terms.target(NOW + 1, last));
-                    assert!(target <= terms.target(NOW, last + 1));
+        for write_ms in [0, 20, 90] {
+            for reservation_ms in 1..=130 {
+                for max_lead_ms in 0..=260 {
+                    let terms = Terms {
+                        reservation_ms,
+                        max_lead_ms,
+                        write_ms,
+                    };
+                    let least_ms = reservation_ms.min(50);
+                    let whole_ms = reservation_ms.max(3 * write_ms);
+                    for lead_ms in -130..=390 {
+                        let last = NOW + lead_ms;
+                        let from = last.max(NOW);
+                        let target = terms.target(NOW, last);
+                        assert!((from + least_ms..=from + whole_ms).contains(&target));
+                        // After a crash, the next run starts above it.
+                        let survivable = NOW + max_lead_ms - least_ms;
+                        assert!(target <= survivable.max(from + least_ms));
+                        assert!(target >= survivable.min(from + whole_ms));
+                        assert!(target <= terms.target(NOW + 1, last));
+                        assert!(target <= terms.target(NOW, last + 1));
+                    }
                 }
             }
         }
@@ -422,6 +427,7 @@ mod target {
             assert_eq!(TERMS.lead(wanted).burst_ms, burst);
         }
         let small = Terms {
+            write_ms: 0,
             max_lead_ms: 5,
             ..TERMS
         };

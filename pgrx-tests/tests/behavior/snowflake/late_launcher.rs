@@ -321,7 +321,14 @@ fn a_slow_disk_stops_no_ids() {
     let mut session = server.session();
     let mut ids = snowflakes(&mut session, 1);
     disk.slow_down(Duration::from_millis(1500));
-    wait_until(LIMIT, "a slow write", || disk.waiting() > 0);
+    wait_until(LIMIT, "a slow write", || {
+        ids.extend(
+            session
+                .try_column::<i64>("SELECT leaf_snowflake_next()")
+                .unwrap_or_default(),
+        );
+        disk.waiting() > 0
+    });
     let mut in_a_row = 0;
     wait_until(LIMIT, "calls that succeed for three seconds", || {
         let began = Instant::now();

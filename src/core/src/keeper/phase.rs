@@ -21,6 +21,7 @@ impl Turn {
         Terms {
             reservation_ms: self.look.reservation_ms,
             max_lead_ms: self.look.max_lead_ms,
+            write_ms: self.look.write_ms,
         }
     }
 }

@@ -65,6 +65,8 @@ pub struct Look {
     pub led: bool,
     /// `leaf_id.timestamp_reservation`.
     pub reservation_ms: i64,
+    /// How long a write of the reservation takes of late.
+    pub write_ms: i64,
     /// `leaf_id.max_clock_lead`.
     pub max_lead_ms: i64,
     /// `leaf_id.max_burst_lead`.

@@ -15,6 +15,7 @@ const BEGIN_MS: i64 = 1_000 * TICK_MS;
 const RESERVATION_MS: i64 = TICK_MS;
 const LEAD_MS: i64 = 2 * TICK_MS;
 const TERMS: Terms = Terms {
+    write_ms: 0,
     reservation_ms: RESERVATION_MS,
     max_lead_ms: LEAD_MS,
 };
@@ -383,6 +384,7 @@ impl Server {
         }
         let configured = self.worker_id;
         let mut input = Input::Look(Look {
+            write_ms: 0,
             configured: configured.map_or(Configured::Unset, |id| Configured::Fixed(id.into())),
             in_recovery: false,
             registry_is_here: false,

@@ -11,6 +11,7 @@ pub const TICK_MS: i64 = 1_000;
 /// Max lead.
 pub const LEAD_MS: i64 = TICK_MS + 500;
 const TERMS: Terms = Terms {
+    write_ms: 0,
     reservation_ms: TICK_MS,
     max_lead_ms: LEAD_MS,
 };
