@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "preload.h"
 
@@ -68,6 +69,7 @@ int fsync(int fd)
 {
 	int			(*real) (int) = (int (*) (int)) dlsym(RTLD_NEXT, "fsync");
 	char		path[4096];
+	struct stat status;
 	int			result;
 
 	if (!control)
@@ -82,7 +84,8 @@ int fsync(int fd)
 		__sync_fetch_and_sub(&control->waiting, 1);
 	}
 	result = real(fd);
-	tell("sync", path);
+	if (strstr(path, "/leaf_id_") || (fstat(fd, &status) == 0 && S_ISDIR(status.st_mode)))
+		tell("sync", path);
 	return result;
 }
 

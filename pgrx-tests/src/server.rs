@@ -450,10 +450,13 @@ impl Server {
     }
 
     /// A PostgreSQL program with connection settings for this server, run by the server's user in
-    /// [`Server::dir`].
+    /// [`Server::dir`]; a server itself with the disk, clock and memory that this one has.
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
-        let mut command = as_server_user(name, &self.dir);
+        let mut command = match name {
+            "postgres" => programs::postgres(&self.dir),
+            _ => as_server_user(name, &self.dir),
+        };
         command
             .env("PGHOST", &self.dir)
             .env("PGPORT", self.port.to_string())

@@ -46,13 +46,22 @@ fn each_file_is_synced_renamed_and_the_directory_synced() {
     server.stop(Stop::Fast);
     // As pg_upgrade starts it.
     let data = server.data_dir();
+    let before = disk.log().len();
     let upgraded = server
         .program("postgres")
-        .args(["--single", "-b", "-D", data.to_str().unwrap(), "postgres"])
+        .args([
+            "--single",
+            "-b",
+            "-F",
+            "-D",
+            data.to_str().unwrap(),
+            "postgres",
+        ])
         .stdin(Stdio::null())
         .output()
         .unwrap();
     assert!(upgraded.status.success(), "{upgraded:?}");
+    assert_eq!(disk.log().len(), before + 4, "{:?}", disk.log());
 
     let mut of_process: BTreeMap<i32, Vec<String>> = BTreeMap::new();
     for (pid, what, name) in disk.log() {
@@ -90,8 +99,8 @@ fn saved_ranges_are_gone_before_they_are_issued() {
     wait_until(LIMIT, "its removal", || disk.waiting() == 1);
     let mut session = server.session();
     session.run("SET leaf_id.refill_timeout = '300ms'");
-    // It waits for the launcher.
-    ids.extend(session.try_next("t"));
+    // No id is issued before, least of all one of them.
+    session.fails("SELECT leaf_segment_next('t')").is("55P03");
     server.kill_9();
     disk.hang(false);
     server.launch();
