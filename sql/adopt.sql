@@ -62,6 +62,9 @@ AS $$
         (9, $4 IS NULL AND $5 IS NULL AND f.oid IS NOT NULL, format(
             'Its default is %s. Only a column without a default, or with one that is nextval() alone, can be moved: drop the default first.',
             pg_get_expr(f.adbin, 0))),
+        (9, f.oid IS NULL AND a.attidentity = '' AND EXISTS (
+                SELECT FROM pg_type t WHERE t.oid = a.atttypid AND t.typtype = 'd' AND t.typdefaultbin IS NOT NULL),
+            'Its domain has a default, which other columns may take values from: drop that first.'),
         -- Ids that were taken but not inserted yet could be anywhere.
         (10, EXISTS (
                 SELECT FROM pg_sequence q WHERE q.seqrelid = ANY ($6) AND (q.seqincrement < 0 OR q.seqcycle)),
@@ -587,14 +590,19 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT array_agg(
-        format('table %s keeps its own sequence: rows inserted into it directly may have ids of the tag, too. To change that: ALTER TABLE %1$s %sALTER %I SET DEFAULT %s(%L); SELECT * FROM %s(%5$L);',
-            m::regclass, CASE WHEN a.attidentity <> '' THEN format('ALTER %I DROP IDENTITY, ', $1) END, $1,
+        format('table %1$s keeps its own sequence: rows inserted into it directly may have ids of the tag, too. To change that: '
+               'BEGIN; LOCK TABLE %1$s; UPDATE leaf_id.leaf_alloc SET max_id = greatest(max_id, (SELECT last_value FROM %2$s)) + 1 WHERE biz_tag = %6$L; '
+               'ALTER TABLE %1$s %3$sALTER %4$I SET DEFAULT %5$s(%6$L); COMMIT; SELECT * FROM %7$s(%6$L);',
+            m::regclass, q.sequence::regclass, CASE WHEN a.attidentity <> '' THEN format('ALTER %I DROP IDENTITY, ', $1) END, $1,
             leaf_id_internal.leaf_function_name('leaf_segment_next'), $3, leaf_id_internal.leaf_function_name('leaf_sync')) ORDER BY m)
     FROM leaf_id_internal.leaf_family($2[1]) m
     JOIN pg_attribute a ON a.attrelid = m AND a.attname = $1
     LEFT JOIN pg_attrdef d ON d.adrelid = m AND d.adnum = a.attnum
     LEFT JOIN LATERAL leaf_id_internal.leaf_default_source(d.adbin, leaf_id_internal.leaf_issuer(), 16384) s ON true
-    WHERE m <> ALL ($2) AND (a.attidentity <> '' OR s.sequence IS NOT NULL)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(s.sequence, (
+            SELECT o.sequence FROM leaf_id_internal.leaf_owned_sequences(m, a.attnum) o WHERE o.is_identity)) AS sequence) q
+    WHERE m <> ALL ($2) AND q.sequence IS NOT NULL
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_other_sources(name, oid[], text) IS
     'The partitions and children that do not move with a table, as they have sequences of their own';
@@ -864,7 +872,7 @@ BEGIN
     IF this.sequence IS NULL AND identity = '' AND $3 IS NULL THEN
         is_right := leaf_id_internal.leaf_refuse_move(
             $2, table_name, 'It has neither a sequence nor an identity.',
-            format('To number its rows all the same, name the tag: SELECT %s(%L, %L, %L);',
+            format('To number its rows all the same, once no program numbers them, name the tag: SELECT %s(%L, %L, %L);',
                 leaf_id_internal.leaf_function_name('leaf_adopt'), table_name, $2, tag));
     ELSIF $3 IS NULL AND EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = tag) THEN
         is_right := leaf_id_internal.leaf_raise_tag_exists(tag, $2, table_name);

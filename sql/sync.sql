@@ -97,6 +97,12 @@ CREATE FUNCTION leaf_id_internal.leaf_default_source(
 COMMENT ON FUNCTION leaf_id_internal.leaf_default_source(pg_node_tree, oid, integer) IS
     'The tag or sequence of a default that is one call with a constant, and all texts in it';
 
+CREATE FUNCTION leaf_id_internal.leaf_named_tags(expression pg_node_tree, issuers oid[], longest integer) RETURNS text[]
+    STRICT IMMUTABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_named_tags_wrapper';
+COMMENT ON FUNCTION leaf_id_internal.leaf_named_tags(pg_node_tree, oid[], integer) IS
+    'The constant tags that a default gives to these functions, also within an expression';
+
 -- Identified by properties that only a superuser can set, not by names, which may change.
 CREATE FUNCTION leaf_id_internal.leaf_issuers(
     OUT issuer oid, OUT is_plain boolean, OUT is_opaque boolean, OUT is_ordered boolean) RETURNS SETOF record
@@ -190,7 +196,7 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_missing_grants(text) IS
 -- leaf_narrowest_columns() what can sound an alarm.)
 CREATE FUNCTION leaf_id_internal.leaf_issuing_columns(
     only_tag text, counted_only boolean,
-    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text, OUT is_opaque boolean,
+    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT named text[], OUT expression text, OUT is_opaque boolean,
     -- The owner of the table, or of the domain that has the default, if it may not edit tags; and
     -- whether both may issue this one.
     OUT untrusted oid, OUT counts boolean)
@@ -201,17 +207,18 @@ AS $$
     WITH callers AS (
         SELECT d.classid, d.objid, bool_and(i.is_opaque) AS is_opaque,
             -- The function that the tag is a constant of.
-            coalesce(min(i.issuer) FILTER (WHERE i.is_ordered), (SELECT leaf_id_internal.leaf_issuer())) AS issuer
+            coalesce(min(i.issuer) FILTER (WHERE i.is_ordered), (SELECT leaf_id_internal.leaf_issuer())) AS issuer,
+            array_agg(i.issuer) AS issuers
         FROM leaf_id_internal.leaf_issuers() i
         JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = i.issuer
         GROUP BY d.classid, d.objid
     ), defaults AS MATERIALIZED (
-        SELECT f.adrelid, f.adnum, f.adbin AS tree, r.relowner AS owner, r.relowner AS writer, c.is_opaque, c.issuer
+        SELECT f.adrelid, f.adnum, f.adbin AS tree, r.relowner AS owner, r.relowner AS writer, c.is_opaque, c.issuer, c.issuers
         FROM callers c
         JOIN pg_attrdef f ON f.oid = c.objid AND c.classid = 'pg_attrdef'::regclass
         JOIN pg_class r ON r.oid = f.adrelid
         UNION ALL
-        SELECT a.attrelid, a.attnum, t.typdefaultbin, r.relowner, t.typowner, c.is_opaque, c.issuer
+        SELECT a.attrelid, a.attnum, t.typdefaultbin, r.relowner, t.typowner, c.is_opaque, c.issuer, c.issuers
         FROM callers c
         JOIN pg_type t ON t.oid = c.objid AND c.classid = 'pg_type'::regclass
         JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
@@ -224,7 +231,7 @@ AS $$
         WHERE NOT leaf_id_internal.leaf_is_manager(w.role)
     ), read AS MATERIALIZED (
         SELECT d.*, a.attname, o.role AS other_owner, w.role AS other_writer,
-            CASE WHEN octet_length(s.tag) BETWEEN 1 AND 128 THEN s.tag END AS tag, s.texts
+            CASE WHEN octet_length(s.tag) BETWEEN 1 AND 128 THEN s.tag END AS tag, s.texts, l.longest
         FROM (
             SELECT * FROM defaults i
             WHERE NOT EXISTS (SELECT FROM others x WHERE x.is_out AND x.role IN (i.owner, i.writer))
@@ -233,15 +240,16 @@ AS $$
         JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated = ''
         LEFT JOIN others o ON o.role = d.owner
         LEFT JOIN others w ON w.role = d.writer
-        CROSS JOIN LATERAL leaf_id_internal.leaf_default_source(
-            d.tree, d.issuer,
-            CASE WHEN only_tag IS NULL AND coalesce(o.role, w.role) IS NOT NULL THEN 2000 ELSE 16384 END) s
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN only_tag IS NULL AND coalesce(o.role, w.role) IS NOT NULL THEN 2000 ELSE 16384 END AS longest) l
+        CROSS JOIN LATERAL leaf_id_internal.leaf_default_source(d.tree, d.issuer, l.longest) s
     ), barred AS MATERIALIZED (
         SELECT p.role, p.tag
         FROM (SELECT DISTINCT o.role, r.tag FROM read r JOIN others o ON o.role IN (r.owner, r.writer)) p
         WHERE p.tag IS NULL OR NOT leaf_id_internal.leaf_may_issue(p.role, p.tag)
     )
     SELECT r.adrelid, r.attname, r.tag, r.texts,
+        CASE WHEN r.tag IS NULL THEN leaf_id_internal.leaf_named_tags(r.tree, r.issuers, r.longest) END,
         -- Not of others, who could make it fail, or take long.
         CASE WHEN r.tag IS NULL AND u.role IS NULL THEN pg_get_expr(r.tree, 0) END,
         r.is_opaque, u.role, b.role IS NULL
@@ -255,11 +263,12 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_issuing_columns(text, boolean) IS
     'The columns whose defaults, or those of their domains, issue ids, and whose word that is';
 
 -- Temporary tables are not included.
-CREATE FUNCTION leaf_id_internal.leaf_columns_of_tag(tag text, OUT relation oid, OUT column_name name) RETURNS SETOF record
+CREATE FUNCTION leaf_id_internal.leaf_columns_of_tag(tag text, OUT relation oid, OUT column_name name, OUT is_plain boolean)
+RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT i.relation, i.column_name
+    SELECT i.relation, i.column_name, i.tag IS NOT NULL
     FROM leaf_id_internal.leaf_issuing_columns($1, true) i JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't'
     -- Includes calls inside a larger expression.
     WHERE $1 = ANY (i.texts)
@@ -267,12 +276,12 @@ $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_columns_of_tag(text) IS 'The columns that count whose defaults issue ids of a tag';
 
 CREATE FUNCTION leaf_id_internal.leaf_values_of_tag(
-    tag text, OUT relation oid, OUT column_name name, OUT largest bigint, OUT unread text) RETURNS SETOF record
+    tag text, max_scan numeric, OUT relation oid, OUT column_name name, OUT is_plain boolean, OUT largest bigint, OUT unread text) RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT c.relation, c.column_name, max(v.largest),
-        coalesce(max(v.unread), CASE WHEN min(u.size) > 100000000 THEN 'it has no index, and is large' END)
+    SELECT c.relation, c.column_name, c.is_plain, max(v.largest),
+        coalesce(max(v.unread), CASE WHEN min(u.size) > $2 THEN 'it has no index, and is large' END)
     FROM leaf_id_internal.leaf_columns_of_tag($1) c
     CROSS JOIN LATERAL (SELECT leaf_id_internal.leaf_unindexed_size(c.relation, c.column_name) AS size) u
     CROSS JOIN LATERAL leaf_id_internal.leaf_family(c.relation) m
@@ -280,12 +289,26 @@ AS $$
     JOIN pg_attribute a ON a.attrelid = m AND a.attname = c.column_name AND NOT a.attisdropped
     -- The function is strict: a NULL column number skips the read.
     CROSS JOIN LATERAL leaf_id_internal.leaf_column_max(
-        m, CASE WHEN coalesce(u.size, 0) <= 100000000 THEN a.attnum END) v
-    GROUP BY c.relation, c.column_name
+        m, CASE WHEN coalesce(u.size, 0) <= $2 THEN a.attnum END) v
+    GROUP BY c.relation, c.column_name, c.is_plain
     ORDER BY c.relation, c.column_name
 $$;
-COMMENT ON FUNCTION leaf_id_internal.leaf_values_of_tag(text) IS
-    'The largest value of each column whose default issues ids of a tag, also in an expression, or why it was not read';
+COMMENT ON FUNCTION leaf_id_internal.leaf_values_of_tag(text, numeric) IS
+    'The largest value of each column whose default issues ids of a tag, also in an expression, or why it was not read: without an index, of tables up to so many bytes';
+
+CREATE FUNCTION leaf_id_internal.leaf_obstacle_to_tag(tag text, wanted bigint) RETURNS text
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT format('it does not exist, and column "%s" of table %s, which has it in an expression, %s: create it by hand, above that',
+        v.column_name, v.relation::regclass, coalesce('holds ' || v.largest, 'was not read'))
+    FROM leaf_id_internal.leaf_values_of_tag($1, 100000000) v
+    WHERE NOT v.is_plain AND (v.largest > greatest($2, 0) OR v.unread IS NOT NULL)
+        AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1)
+    ORDER BY v.largest DESC NULLS LAST LIMIT 1
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_obstacle_to_tag(text, bigint) IS
+    'Why a missing tag is not created above the values of its plain columns';
 
 CREATE FUNCTION leaf_id_internal.leaf_read_tables(
     only_tag text,
@@ -388,7 +411,7 @@ BEGIN
     detail := CASE
         -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
         WHEN NOT may_raise THEN 'it does not exist, and the owners of its tables may not edit tags' || if_right
-        WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
+        WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read: create it by hand, above all ids in them'
         WHEN left_out > last_id THEN format(
             'it does not exist, and %s does not count, in a partition or child whose owner may not edit tags', left_out) || if_right
         WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
@@ -450,12 +473,24 @@ BEGIN
     detail := CASE
         WHEN greatest(wanted, CASE WHEN next_before IS NULL THEN stored.max_id END) >= stored.max_value THEN format(
             'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted))
-        WHEN stored.server IS NOT NULL THEN format(
-            'its ids come from server "%s": if max_id is less than %s there, raise it to that, and then here', stored.server, wanted + 1)
         WHEN pg_is_in_recovery() AND wanted < stored.max_id THEN 'only the primary knows what is cached'
     END;
     IF detail IS NOT NULL THEN
         action := 'skip';
+        RETURN;
+    END IF;
+    IF stored.server IS NOT NULL THEN
+        -- Those that have come from there are this server's.
+        IF wanted < stored.max_id AND (next_before IS NULL OR NOT apply OR leaf_id_internal.leaf_skip_ids($1, wanted)) THEN
+            IF next_before IS NOT NULL THEN
+                action := 'raise';
+                next_after := wanted + 1;
+            END IF;
+            RETURN;
+        END IF;
+        action := 'skip';
+        detail := format('its ids come from server "%s": raise max_id above %s there, then here, and on each other server that takes them',
+            stored.server, wanted);
         RETURN;
     END IF;
     action := 'raise';
@@ -529,6 +564,12 @@ DECLARE
     is_permitted CONSTANT boolean := leaf_id_internal.leaf_require(CASE WHEN apply THEN 'SELECT, INSERT, UPDATE' ELSE 'SELECT' END);
     this record;
     fitted record;
+    -- The tags that stand in expressions.
+    in_expressions CONSTANT text[] := (
+        SELECT array_agg(DISTINCT n.tag)
+        FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i CROSS JOIN LATERAL unnest(i.named) n (tag)
+        WHERE NOT i.is_opaque);
+    obstacle text;
     tag_end bigint;
     missing_grant text;
     skipped integer := 0;
@@ -577,7 +618,8 @@ BEGIN
                 max(t.largest) FILTER (WHERE t.may_raise OR t.is_counted AND t.largest < t.max_id) AS wanted,
                 max(t.largest) FILTER (WHERE t.is_placed AND NOT t.may_raise) AS left_out,
                 bool_or(t.may_raise) FILTER (WHERE t.unread IS NULL) AS may_raise,
-                bool_or(t.is_hidden AND (t.may_raise OR t.is_placed)) AS is_incomplete,
+                -- Also in what is no table, or of another type, are ids.
+                bool_or(t.unread IS NOT NULL AND (t.may_raise OR t.is_placed)) AS is_incomplete,
                 -- A stranger's narrow column must not end the ids of the others.
                 coalesce(
                     min(t.type_end) FILTER (WHERE t.untrusted IS NULL AND t.unread IS NULL),
@@ -595,10 +637,14 @@ BEGIN
                     this.untrusted::regrole || ', who owns the table or its domain, may not edit tags')) AS detail
             INTO fitted;
         ELSIF this.tag IS DISTINCT FROM tag THEN
+            obstacle := CASE WHEN this.tag = ANY (in_expressions) THEN leaf_id_internal.leaf_obstacle_to_tag(this.tag, this.wanted) END;
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id_internal.leaf_create_for_columns(
-                this.tag, apply, this.wanted, this.left_out, this.may_raise, this.is_incomplete, this.tag_end) c;
-            IF fitted.action IS NULL THEN
+                this.tag, apply, this.wanted, this.left_out, this.may_raise, this.is_incomplete, this.tag_end) c
+            WHERE obstacle IS NULL;
+            IF obstacle IS NOT NULL THEN
+                SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, obstacle AS detail INTO fitted;
+            ELSIF fitted.action IS NULL THEN
                 SELECT r.* INTO fitted FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
             END IF;
         END IF;

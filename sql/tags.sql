@@ -198,7 +198,7 @@ BEGIN
         RETURN true;
     END IF;
     FOR this IN
-        SELECT v.* FROM leaf_id_internal.leaf_values_of_tag($1) v
+        SELECT v.* FROM leaf_id_internal.leaf_values_of_tag($1, 100000000) v
     LOOP
         IF this.largest >= $2 THEN
             larger := concat_ws(E'\n', larger, format(
@@ -396,8 +396,8 @@ BEGIN
             UNION
             -- Of expressions, too. Opaque ids are not in the order of the numbers.
             SELECT v.relation, v.column_name, v.largest
-            FROM leaf_id_internal.leaf_values_of_tag($1) v
-            WHERE v.largest OPERATOR(pg_catalog.>=) $2 AND NOT leaf_id_internal.leaf_has_key($1)) c;
+            FROM leaf_id_internal.leaf_values_of_tag($1, 'infinity') v
+            WHERE NOT v.is_plain AND v.largest OPERATOR(pg_catalog.>=) $2 AND NOT leaf_id_internal.leaf_has_key($1)) c;
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'object_not_in_prerequisite_state',

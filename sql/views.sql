@@ -114,8 +114,8 @@ AS $$
         bool_or(i.tag IS NULL AND NOT i.is_opaque) OVER (PARTITION BY t.tag), i.relation, i.column_name, count(*) OVER (PARTITION BY t.tag)
     FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i
     JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't' AND NOT c.relispartition
-    CROSS JOIN LATERAL (SELECT coalesce(i.tag, CASE WHEN cardinality(i.texts) = 1 THEN i.texts[1] END) AS tag) t
-    WHERE i.counts AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = t.tag) AND t.tag IS NOT NULL
+    CROSS JOIN LATERAL (SELECT DISTINCT n.tag FROM unnest(CASE WHEN i.tag IS NULL THEN i.named ELSE ARRAY[i.tag] END) n (tag)) t
+    WHERE i.counts AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = t.tag)
     ORDER BY t.tag, i.relation, i.column_name
 $$;
 COMMENT ON FUNCTION leaf_id_internal.leaf_missing_tags() IS
@@ -320,6 +320,7 @@ AS $$
                 -- Any other end was chosen, and may keep numbers apart that are made of it.
                 CASE WHEN d.max_value IN (32767, 2147483647) AND NOT leaf_id_internal.leaf_has_key(d.tag)
                         AND (d.narrow_column IS NULL OR w.can_widen)
+                        AND NOT EXISTS (SELECT FROM leaf_id_internal.leaf_issuing_columns(NULL, true) i WHERE d.tag = ANY (i.named))
                     THEN format('UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = %L', d.tag) END),
                 ''),
             nullif(concat_ws(' ',
@@ -355,7 +356,7 @@ AS $$
             THEN format('SELECT * FROM %s()', leaf_id_internal.leaf_function_name('leaf_sync')) END,
         CASE WHEN n.is_opaque THEN 'Its ids are opaque. Create it from its server, if it was sourced, with the key that it had, and above the numbers that it has used: otherwise ids are issued again.'
             WHEN n.is_in_expression THEN 'A default has it in an expression: create it with leaf_tag_create(), above the numbers that it has used.'
-            ELSE 'All tags are raised above the ids in the columns that count, and missing ones are created. Create those that came from another server first, with that server: otherwise their ids are issued twice.' END
+            ELSE 'All tags are raised above the ids in the columns that count, and missing ones are created. Before that, create those that came from another server with that server, and those that other servers take from here above "max_id" on each of them: otherwise their ids are issued twice.' END
     FROM leaf_id_internal.leaf_missing_tags() n
     UNION ALL
     SELECT 'warning', format('%s holds back readers of tag "%s"', h.who, h.tag), h.since, NULL,

@@ -150,6 +150,22 @@ CREATE TRIGGER leaf_registry_awaits_renewals
     BEFORE INSERT OR UPDATE OF grant_ahead_ms OR DELETE OR TRUNCATE ON leaf_id.leaf_registry
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_await_renewals();
 
+-- Without its row, a worker id would be leased while its holder goes on with it.
+CREATE FUNCTION leaf_id_internal.leaf_keep_workers() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'rows of leaf_worker cannot be deleted'
+        USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = 'They say until when their holders may issue ids.',
+            HINT = 'A worker id is free when its lease is over; leaf_id.leaf_worker_retire() has it leased no more.';
+END
+$$;
+COMMENT ON FUNCTION leaf_id_internal.leaf_keep_workers() IS 'Trigger: keeps the rows of worker ids';
+CREATE TRIGGER leaf_worker_keep
+    BEFORE DELETE OR TRUNCATE ON leaf_id.leaf_worker
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id_internal.leaf_keep_workers();
+
 -- Prepared, it would keep its locks over restarts, and no lease would be renewed.
 CREATE FUNCTION leaf_id_internal.leaf_registry_edited() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_registry_edited_wrapper';

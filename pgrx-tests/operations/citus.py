@@ -109,7 +109,7 @@ def test():
     each(session, f"SELECT citus_set_coordinator_host('127.0.0.1', {coordinator.port})")
     for worker in workers:
         each(session, f"SELECT citus_add_node('127.0.0.1', {worker.port})")
-    first, added = statements("Shards: Citus")
+    first, added, raised = statements("Shards: Citus")
     run_page(session, coordinator, first)
     # All nodes have the key, and a server outside has the numbers.
     outside = Server("outside", {}).start()
@@ -155,6 +155,13 @@ def test():
         rows = each(session, f"SELECT action, detail FROM leaf_check() WHERE relation = '{table}'::regclass")
         if not rows or any(row[0] != "skip" or "a table of Citus" not in row[1] for row in rows):
             fail(f"{table}: {rows}")
+
+    # Rows with ids of their own, above what any node has cached.
+    each(session, "INSERT INTO distributed_plain (id, item) SELECT i, 'a' FROM generate_series(900001, 1000000) i")
+    run_page(session, coordinator, raised.replace("FROM orders", "FROM distributed_plain"))
+    for node in nodes:
+        if node.ask(f"SELECT {PLAIN}") <= 1000000:
+            fail(f"{node.name} goes on below the rows")
 
     # All nodes at once.
     errors = []

@@ -3,7 +3,8 @@
 \set SHOW_CONTEXT never
 CREATE FUNCTION public.now_ms() RETURNS bigint LANGUAGE sql AS 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
 \set now public.now_ms()
--- Its row cannot be deleted.
+-- Rows cannot be deleted.
+\set forget_workers 'SET session_replication_role = replica; DELETE FROM leaf_id.leaf_worker; RESET session_replication_role;'
 \set forget_registry 'SET session_replication_role = replica; DELETE FROM leaf_id.leaf_registry; RESET session_replication_role;'
 -- Messages: system identifier, node, token and next token, the segment held; then what its server is set to.
 CREATE FUNCTION public.message(
@@ -91,10 +92,11 @@ SELECT :what FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(-9223372036854775808, 'a', -9223372036854775808, 7, NULL, NULL, NULL, 0, 1288834974657, '41/10/12')) \gset
 SELECT status, worker_id, reserved_until_ms > registry_ms AS kept FROM public.answer(:'answer');
 SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member';
-DELETE FROM leaf_id.leaf_worker;
--- The row stays: without it, a registry would forget that leases may be forgotten.
+:forget_workers
+-- Rows stay: without them, a registry would forget leases, or that leases may be forgotten.
 SELECT statement, sqlstate, message, hint
-FROM (VALUES ('DELETE FROM leaf_id.leaf_registry'), ('TRUNCATE leaf_id.leaf_registry')) s (statement), refusal(statement);
+FROM (VALUES ('DELETE FROM leaf_id.leaf_registry'), ('TRUNCATE leaf_id.leaf_registry'),
+             ('DELETE FROM leaf_id.leaf_worker WHERE worker_id = 7'), ('TRUNCATE leaf_id.leaf_worker')) s (statement), refusal(statement);
 UPDATE leaf_id.leaf_registry SET max_skew_ms = DEFAULT, grant_ahead_ms = DEFAULT, max_ids_per_role = DEFAULT;
 :forget_registry
 
@@ -133,7 +135,7 @@ SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n'
 RESET ROLE;
 -- A role that sees a token can pass for its holder.
 SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_id.fleet s;
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 
 -- Another role cannot take a name, though it knows the token.
 SET ROLE leaf_id_x;
@@ -181,7 +183,7 @@ SELECT leaf_id.leaf_worker_retire(0, false);
 SELECT state, name, since IS NOT NULL AS since, lease_until > now() AS later, role_name FROM leaf_id.fleet WHERE worker_id = 0;
 DROP VIEW as_before;
 DROP TABLE was;
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 
 -- Time is granted by the earlier of both clocks.
 SET ROLE leaf_id_x;
@@ -215,7 +217,7 @@ SELECT moved_floor_ms - (extract(epoch FROM moved_at) * 1000)::bigint AS moved_f
 UPDATE leaf_id.leaf_registry SET moved_at = now(), moved_floor_ms = public.now_ms() - 1000;
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'new', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status, worker_id, a.floor_ms = r.moved_floor_ms AS above FROM public.answer(:'answer') a, leaf_id.leaf_registry r;
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 
 -- Servers of one name were rebooted or copied; three have a worker id each. A clock is off.
@@ -242,7 +244,7 @@ UPDATE leaf_id.leaf_registry SET max_skew_ms = 3000;
 UPDATE leaf_id.leaf_worker SET reserved_until_ms = public.now_ms() + 60000 WHERE worker_id = 3;
 TABLE of_members;
 DROP VIEW of_members;
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 
 -- The registry's row is as its owner would insert it.
@@ -282,7 +284,7 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status, max_skew_ms FROM public.answer(:'answer');
 
 -- The epoch is the owner's to say, and not the first member's.
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, public.now_ms(), 0, '41/10/12')) \gset
 SELECT status, detail FROM public.answer(:'answer');
@@ -292,7 +294,7 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status, detail FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status FROM public.answer(:'answer');
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 INSERT INTO leaf_id.leaf_registry (epoch_ms) VALUES (7);
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
@@ -301,7 +303,7 @@ SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message
 SELECT status, floor_ms FROM public.answer(:'answer');
 
 -- So is the layout, which says how many worker ids there are.
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 \set small 'public.now_ms(), 1288834974657, ''41/6/6'''
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :small)) \gset
@@ -309,7 +311,7 @@ SELECT status, detail FROM public.answer(:'answer');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
 SELECT status FROM public.answer(:'answer');
 SELECT layout FROM leaf_id.leaf_registry;
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 INSERT INTO leaf_id.leaf_registry (layout) VALUES ('41/6/6');
 SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message(4711, 'n', 1, 2, NULL, NULL, NULL, :terms)) \gset
@@ -337,7 +339,7 @@ ALTER TABLE leaf_id.leaf_registry DISABLE TRIGGER copied;
 SELECT leaf_id.leaf_worker_retire(5, false);
 DROP FUNCTION follow() CASCADE;
 
-DELETE FROM leaf_id.leaf_worker;
+:forget_workers
 :forget_registry
 DROP OWNED BY leaf_id_x, leaf_id_y, leaf_id_monitor;
 DROP ROLE leaf_id_x, leaf_id_y, leaf_id_monitor;

@@ -22,7 +22,7 @@ fn reason(unread: Unread) -> &'static str {
         Unread::Forbidden => "you may not read it",
         Unread::RowSecurity => "row-level security may hide rows from you",
         Unread::Distributed => {
-            "it is a table of Citus: raise \"max_id\" above the largest value that a query finds"
+            "it is a table of Citus, whose rows are in others: raise the tag by hand, on each node"
         }
     }
 }
@@ -52,6 +52,24 @@ fn leaf_column_max(
     ];
     // SAFETY: a call of the SQL function of this name, and its OUT arguments.
     unsafe { row_type(fcinfo).form(columns) }
+}
+
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
+fn leaf_named_tags(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    // SAFETY: a call of the SQL function of this name, which is strict, with a pg_node_tree, an array of oids and an
+    // integer.
+    let (expression, issuers) = unsafe {
+        let given = (*fcinfo).args.as_slice(3);
+        let longest =
+            i32::from_datum(given[2].value, false).and_then(|bytes| usize::try_from(bytes).ok());
+        (
+            Expression::from_value(given[0].value, longest.unwrap_or(0)),
+            Vec::<pg_sys::Oid>::from_datum(given[1].value, false).unwrap_or_default(),
+        )
+    };
+    let issuers: Vec<u32> = issuers.into_iter().map(pg_sys::Oid::to_u32).collect();
+    let texts = expression.map_or_else(Vec::new, |expression| expression.texts_given_to(&issuers));
+    pg::texts_datum(texts.iter().map(Text::bytes)).into()
 }
 
 /// A procedure whose argument is INOUT: whether the procedure that calls it may end the transaction,

@@ -48,7 +48,7 @@ impl EditError {
                 format!("tag \"{tag}\" is sourced from server \"{server}\""),
             )
             .set_hint(
-                "Reset it on that server, which restarts it for all its members; each follows with its next segment.",
+                "Reset it on that server, but only once no server has ids of it cached: they are still issued.",
             ),
             Self::SourceIsFinal { tag, server } => error(
                 not_ready,
@@ -56,7 +56,7 @@ impl EditError {
             )
             .set_detail("Other servers may have issued ids above its \"max_id\" here.")
             .set_hint(
-                "Drop the tag, and create it again with a start above all ids that are in use.",
+                "Drop the tag, and create it again with a start above all ids that are in use, and that other servers will get.",
             ),
             Self::Server {
                 server,

@@ -251,7 +251,7 @@ impl RefillError {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         Some(match self {
             Self::NoSuchTag => no_such_tag(tag).set_hint(format!(
-                "Create it with {}(); if a column's default names it, with {}().",
+                "Create it with {}(), with a start above all ids of it that are in use; if a column's default names it, {}() finds them.",
                 function("leaf_tag_create"),
                 function("leaf_sync")
             )),
@@ -263,12 +263,12 @@ impl RefillError {
             .set_detail(format!(
                 "Ids below {received} had come from there, or were in use here before; now it has given {answered}. It may have lost claims in a failover."
             ))
-            .set_hint("Raise its \"max_id\" there, above every id that is in use on any server."),
+            .set_hint("Raise its \"max_id\" there, above that of this tag on every server that takes ids from it, and above the ids that it has issued itself."),
             Self::Refused { sqlstate: sqlstate::UNDEFINED_OBJECT, .. } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("tag \"{tag}\" does not exist on server \"{server}\""),
             )
-            .set_detail("If that server has lost it, create it with a start above \"max_id\" of this tag in leaf_id.leaf_alloc of every member. Otherwise, ids are issued again.")
+            .set_detail("If that server has lost it, create it with a start above \"max_id\" of this tag in leaf_id.leaf_alloc of every member, and above the ids that it has issued itself. Otherwise, ids are issued again.")
             .set_hint(format!(
                 "If it is new, create it on that server: SELECT leaf_tag_create({});",
                 literal(tag)

@@ -63,7 +63,7 @@ impl RegistryError {
                 format!("worker id {worker_id} may have been used before"),
             )
             .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
-            .set_hint("Choose one that leaf_id.fleet does not show, and that no server is set to."),
+            .set_hint("Choose one that leaf_id.fleet does not show, and that no server was ever set to."),
             Self::SetAsideOutOfRange { first, last } => error(
                 invalid,
                 "cannot set a worker id aside until a time that no id can carry",

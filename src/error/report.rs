@@ -26,7 +26,7 @@ pub(super) fn literal(text: &str) -> String {
 pub(super) fn restart_at(tag: &str, id: i64) -> String {
     let (id, reset) = (id.max(1), function("leaf_tag_reset"));
     format!(
-        "Only if no id from {id} on is in use anywhere: SELECT {reset}({}, {id});",
+        "Only if no id from {id} on is in use, or cached by any server: SELECT {reset}({}, {id});",
         literal(tag)
     )
 }

@@ -60,6 +60,23 @@ impl Expression {
         }
     }
 
+    /// The texts that are given as constants to calls of these functions, anywhere in the expression.
+    pub fn texts_given_to(&self, functions: &[u32]) -> Vec<Text> {
+        let mut calls: Vec<*const pg_sys::FuncExpr> = Vec::new();
+        // SAFETY: a tree, and the list that `collect_calls` expects, which outlives the walk; the calls
+        // live as long as the tree.
+        unsafe {
+            collect_calls(self.0, (&raw mut calls).cast());
+            let calls = calls.into_iter().filter_map(|call| {
+                functions
+                    .contains(&(*call).funcid.to_u32())
+                    .then(|| text_of(first_constant(&*call)?))
+                    .flatten()
+            });
+            calls.collect()
+        }
+    }
+
     fn constant_given_to(&self, function: u32) -> Option<*const pg_sys::Const> {
         // SAFETY: a tree; the tags determine the types of its nodes.
         unsafe {
@@ -71,15 +88,25 @@ impl Expression {
             if call.funcid.to_u32() != function {
                 return None;
             }
-            let &[argument] = cells(call.args) else {
-                return None;
-            };
-            node = argument.ptr_value.cast();
-            while let Some(inner) = under_cast(node, Of::Argument) {
-                node = inner;
-            }
-            as_node::<pg_sys::Const>(node, NodeTag::T_Const).map(core::ptr::from_ref)
+            (cells(call.args).len() == 1)
+                .then(|| first_constant(call))
+                .flatten()
         }
+    }
+}
+
+/// The first argument of a call, if it is a constant, apart from casts.
+///
+/// # Safety
+/// The call is part of a tree, which outlives the result.
+unsafe fn first_constant(call: &pg_sys::FuncExpr) -> Option<*const pg_sys::Const> {
+    // SAFETY: guaranteed by the caller; the tags determine the types of its nodes.
+    unsafe {
+        let mut node = cells(call.args).first()?.ptr_value.cast();
+        while let Some(inner) = under_cast(node, Of::Argument) {
+            node = inner;
+        }
+        as_node::<pg_sys::Const>(node, NodeTag::T_Const).map(core::ptr::from_ref)
     }
 }
 
@@ -193,5 +220,23 @@ unsafe extern "C-unwind" fn collect(node: *mut pg_sys::Node, list: *mut c_void) 
             (*list.cast::<Vec<*const pg_sys::Const>>()).push(constant);
         }
         pg_sys::expression_tree_walker(node, Some(collect), list)
+    }
+}
+
+/// Tree walker that appends the calls of functions to a list; never stops the walk.
+///
+/// # Safety
+/// `node` is a node or null, and `list` points to a `Vec<*const FuncExpr>`.
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn collect_calls(node: *mut pg_sys::Node, list: *mut c_void) -> bool {
+    // SAFETY: guaranteed by the caller, and passed on unchanged.
+    unsafe {
+        if node.is_null() {
+            return false;
+        }
+        if let Some(call) = as_node::<pg_sys::FuncExpr>(node, NodeTag::T_FuncExpr) {
+            (*list.cast::<Vec<*const pg_sys::FuncExpr>>()).push(call);
+        }
+        pg_sys::expression_tree_walker(node, Some(collect_calls), list)
     }
 }

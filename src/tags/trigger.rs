@@ -75,13 +75,13 @@ fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<TagRow<Name>, F
 
 /// Checks that what a promotion may have lost of a row can be settled: by `leaf_id.failover_skip` of the configuration,
 /// which is known for sure only where the library is preloaded. Elsewhere a value that a session brings along keeps
-/// that of the file away.
+/// that of the file away. (An apply worker, whose sessions bring none, must not stop.)
 ///
 /// # Errors
 /// A promotion may have lost claims, and there is no shared memory.
 pub fn require_library<S: Copy + PartialEq>(row: &TagRow<S>, here: &Here) -> Result<(), Failure> {
     let is_settled = row.server.is_some() || row.last_claim.promotions(here) == 0;
-    if is_settled || shmem::area().is_some() || pg::binary_upgrade() {
+    if is_settled || shmem::area().is_some() || pg::binary_upgrade() || pg::replica_role() {
         Ok(())
     } else {
         Err(Failure::NotPreloaded)

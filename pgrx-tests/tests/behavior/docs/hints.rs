@@ -178,7 +178,7 @@ fn hints_name_the_schema_that_is_not_searched() {
     }
     session.run("SET search_path = public, \"Odd ids\"");
     let failure = session.fails("SELECT leaf_segment_next('none')");
-    failure.hints("Create it with leaf_tag_create();");
+    failure.hints("Create it with leaf_tag_create(), with a start");
 }
 
 /// Errors that need a configuration of their own.

@@ -182,7 +182,7 @@ fn invented_nodes_have_one_vote() {
     };
     server
         .session()
-        .run("DELETE FROM leaf_id.leaf_worker WHERE worker_id IN (100, 101)");
+        .run("SET session_replication_role = replica; DELETE FROM leaf_id.leaf_worker WHERE worker_id IN (100, 101)");
     late.ask(&mut bad)
         .is("clock")
         .details("the median of 100 other servers");

@@ -174,6 +174,16 @@ fn a_tag_that_is_missing_in_an_expression_is_one() {
         .details("column \"id\" of table public.e has it in an expression");
     session.run("SELECT leaf_tag_create('e'); INSERT INTO e DEFAULT VALUES");
     wait_for_none(&mut session);
+    // Texts that are given to other functions are no tags; beside one, the tag is found.
+    session.run(
+        "CREATE TABLE by_year (id bigint DEFAULT leaf_segment_next(to_char(now(), 'YYYY')),
+             code text DEFAULT leaf_format(leaf_segment_next('e'), 'E-{n:6}'))",
+    );
+    wait_for_none(&mut session);
+    session.run("ALTER TABLE by_year ADD name text DEFAULT 'INV-' || leaf_segment_next('inv')");
+    let what = "tag \"inv\" does not exist, and INSERTs fail into the columns that take ids from it (1, first name of public.by_year)";
+    wait_for(&mut session, "critical", what, false);
+    session.run("DROP TABLE by_year");
     // What is in the column counts for its reset. Before: it did not.
     session
         .fails("SELECT leaf_tag_reset('e', 1)")

@@ -188,7 +188,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &[&claim, &renewal],
         ),
         "`leaf_worker_retire`, `leaf_worker_set_aside`" => (
-            "DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
+            "SET session_replication_role = replica; DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902;
+             RESET session_replication_role",
             &[
                 "SELECT leaf_id.leaf_worker_retire(901)",
                 "SELECT leaf_id.leaf_worker_set_aside(902, now())",

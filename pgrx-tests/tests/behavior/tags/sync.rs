@@ -160,7 +160,14 @@ fn what_a_hint_says_counts_no_strangers_column() {
             .fails(call)
             .hints(": SELECT * FROM public.leaf_check();");
     }
-    session.run("SELECT leaf_sync()");
+    // What it holds is not known.
+    let row = &rows(&mut session, "leaf_sync()")[0];
+    assert!(
+        row.ends_with("create it by hand, above all ids in them]"),
+        "{row}"
+    );
+    session.run("ALTER TABLE not_read ALTER id DROP DEFAULT; SELECT leaf_sync()");
+    session.run("ALTER TABLE not_read ALTER id SET DEFAULT leaf_segment_next('t')");
     assert_eq!(session.next("t"), 71);
     // Leaves what is cached.
     session.run("SELECT leaf_tag_grant('t', 'stranger')");
@@ -227,7 +234,7 @@ fn no_tag_is_created_below_ids_in_a_partition_of_another_role() {
     );
     let mut other = server.session();
     other.run("BEGIN; LOCK TABLE p2");
-    let unread = "skip [it does not exist, and not all of its columns could be read]";
+    let unread = "skip [it does not exist, and not all of its columns could be read: create it by hand, above all ids in them]";
     assert_eq!(
         rows(&mut session, "leaf_sync()"),
         [
@@ -277,6 +284,42 @@ fn no_tag_is_created_below_ids_of_other_columns() {
         .details("Column \"id\" of table public.b holds 1000.");
     session.run("SELECT leaf_sync('shared', 'b', 'id'); SELECT leaf_sync('shared', 'a', 'id')");
     assert_eq!(session.next("shared"), 1001);
+}
+
+/// Before: the tag was created above the plain column.
+#[test]
+fn no_tag_is_created_below_ids_in_an_expression() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE a (id bigint PRIMARY KEY DEFAULT leaf_segment_next('shared'));
+         CREATE TABLE b (id bigint PRIMARY KEY DEFAULT coalesce(leaf_segment_next('shared'), 0));
+         INSERT INTO a VALUES (10); INSERT INTO b VALUES (1000)",
+    );
+    for call in [
+        "leaf_check()",
+        "leaf_sync()",
+        "leaf_check('shared')",
+        "leaf_sync('shared')",
+    ] {
+        let rows = rows(&mut session, call);
+        let row = rows
+            .iter()
+            .find(|row| row.starts_with("shared a id"))
+            .unwrap();
+        assert!(
+            row.contains("skip")
+                && row.contains("of table public.b, which has it in an expression, holds 1000"),
+            "{row}"
+        );
+    }
+    session.run("DELETE FROM b WHERE id = 1000; SELECT leaf_sync('shared')");
+    assert_eq!(session.next("shared"), 11);
+    // In an expression, too, what is in the column counts.
+    session.run("INSERT INTO b VALUES (2000)");
+    session
+        .fails("SELECT leaf_tag_reset('shared', 1)")
+        .details("Column \"id\" of table public.b holds 2000.");
 }
 
 /// The table that Citus leaves behind is empty, or has the rows of before. Before: it was read.
@@ -348,7 +391,7 @@ fn a_sourced_tag_is_raised_where_it_comes_from() {
         synced.len() == 1
             && synced[0].starts_with("t t id 5000 2 2 skip [its ids come from server")
             && synced[0]
-                .ends_with("if max_id is less than 5001 there, raise it to that, and then here]"),
+                .ends_with("raise max_id above 5000 there, then here, and on each other server that takes them]"),
         "{synced:#?}"
     );
     for mut server in [fleet.central.session(), fleet.members[0].session()] {

@@ -19,7 +19,7 @@ fn what_another_session_keeps_is_reported() {
         [
             "orders orders id 1 1 none",
             "orders secret id skip [it is locked by another session: try again]",
-            "p p id skip [it does not exist, and not all of its columns could be read]",
+            "p p id skip [it does not exist, and not all of its columns could be read: create it by hand, above all ids in them]",
             "p p1 id skip [it is locked by another session: try again]",
         ]
     );
