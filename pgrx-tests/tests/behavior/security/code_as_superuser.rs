@@ -489,7 +489,8 @@ fn functions_in_the_table_itself() {
          ALTER TABLE {table} ALTER max_id TYPE hers.d",
             "CREATE TYPE hers.r AS RANGE (subtype = bigint, subtype_diff = hers.diff);
          ALTER TABLE {table} ADD r hers.r;
-         UPDATE {table} SET r = hers.r((random() * 1000)::bigint, 9000);
+         INSERT INTO {table} (biz_tag) SELECT 'tag ' || g FROM generate_series(1, 2000) g;
+         UPDATE {table} SET r = hers.r((random() * 1e5)::bigint, 200000 + (random() * 1e5)::bigint);
          CREATE INDEX ON {table} USING gist (r); CREATE INDEX ON {table} (max_id)",
         ],
         |what| {
