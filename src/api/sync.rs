@@ -54,17 +54,30 @@ fn leaf_column_max(
     unsafe { row_type(fcinfo).form(columns) }
 }
 
+/// The first argument, unless it has more bytes than the third one allows.
+///
+/// # Safety
+/// `fcinfo` is the argument of a STRICT SQL function called by PostgreSQL, with a pg_node_tree, another argument and an
+/// integer. The result is dropped before the call returns.
+unsafe fn expression(fcinfo: pg_sys::FunctionCallInfo) -> Option<Expression> {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        let given = (*fcinfo).args.as_slice(3);
+        let longest = i32::from_datum(given[2].value, false);
+        let longest = longest.and_then(|bytes| usize::try_from(bytes).ok());
+        Expression::from_value(given[0].value, longest.unwrap_or(0))
+    }
+}
+
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_named_tags(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name, which is strict, with a pg_node_tree, an array of oids and an
     // integer.
     let (expression, issuers) = unsafe {
-        let given = (*fcinfo).args.as_slice(3);
-        let longest =
-            i32::from_datum(given[2].value, false).and_then(|bytes| usize::try_from(bytes).ok());
+        let issuers = (*fcinfo).args.as_slice(2)[1].value;
         (
-            Expression::from_value(given[0].value, longest.unwrap_or(0)),
-            Vec::<pg_sys::Oid>::from_datum(given[1].value, false).unwrap_or_default(),
+            expression(fcinfo),
+            Vec::<pg_sys::Oid>::from_datum(issuers, false).unwrap_or_default(),
         )
     };
     let issuers: Vec<u32> = issuers.into_iter().map(pg_sys::Oid::to_u32).collect();
@@ -113,15 +126,7 @@ fn leaf_skip_ids(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 fn leaf_default_source(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name, which is strict, with a pg_node_tree, an oid
     // and an integer.
-    let (expression, issuer) = unsafe {
-        let given = (*fcinfo).args.as_slice(3);
-        let longest =
-            i32::from_datum(given[2].value, false).and_then(|bytes| usize::try_from(bytes).ok());
-        (
-            Expression::from_value(given[0].value, longest.unwrap_or(0)),
-            oid(fcinfo, 1),
-        )
-    };
+    let (expression, issuer) = unsafe { (expression(fcinfo), oid(fcinfo, 1)) };
     let expression = expression.as_ref();
     let tag = expression.and_then(|expression| expression.text_given_to(issuer));
     let sequence = expression.and_then(Expression::sequence);

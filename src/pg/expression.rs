@@ -51,30 +51,35 @@ impl Expression {
 
     /// All text constants in the expression.
     pub fn texts(&self) -> Vec<Text> {
-        let mut constants: Vec<*const pg_sys::Const> = Vec::new();
-        // SAFETY: a tree, and the list that `collect` expects, which outlives the walk; the
-        // constants live as long as the tree.
+        // SAFETY: the nodes live as long as the tree, and are constants.
         unsafe {
-            collect(self.0, (&raw mut constants).cast());
-            constants.into_iter().filter_map(|c| text_of(c)).collect()
+            let constants = self.nodes(NodeTag::T_Const).into_iter();
+            constants.filter_map(|node| text_of(node.cast())).collect()
         }
     }
 
     /// The texts that are given as constants to calls of these functions, anywhere in the expression.
     pub fn texts_given_to(&self, functions: &[u32]) -> Vec<Text> {
-        let mut calls: Vec<*const pg_sys::FuncExpr> = Vec::new();
-        // SAFETY: a tree, and the list that `collect_calls` expects, which outlives the walk; the calls
-        // live as long as the tree.
+        // SAFETY: the nodes live as long as the tree, and are calls of functions.
         unsafe {
-            collect_calls(self.0, (&raw mut calls).cast());
-            let calls = calls.into_iter().filter_map(|call| {
-                functions
-                    .contains(&(*call).funcid.to_u32())
-                    .then(|| text_of(first_constant(&*call)?))
-                    .flatten()
-            });
-            calls.collect()
+            let calls = self.nodes(NodeTag::T_FuncExpr).into_iter();
+            let calls = calls.map(|node| &*node.cast::<pg_sys::FuncExpr>());
+            calls
+                .filter(|call| functions.contains(&call.funcid.to_u32()))
+                .filter_map(|call| text_of(first_constant(call)?))
+                .collect()
         }
+    }
+
+    /// All nodes with this tag.
+    fn nodes(&self, tag: NodeTag) -> Vec<*const pg_sys::Node> {
+        let mut found = Found {
+            tag,
+            nodes: Vec::new(),
+        };
+        // SAFETY: a tree, and what `collect` expects, which outlives the walk.
+        unsafe { collect(self.0, (&raw mut found).cast()) };
+        found.nodes
     }
 
     fn constant_given_to(&self, function: u32) -> Option<*const pg_sys::Const> {
@@ -205,38 +210,27 @@ unsafe fn text_of(constant: *const pg_sys::Const) -> Option<Text> {
     }
 }
 
-/// Tree walker that appends the constants to a list; never stops the walk.
-///
-/// # Safety
-/// `node` is a node or null, and `list` points to a `Vec<*const Const>`.
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn collect(node: *mut pg_sys::Node, list: *mut c_void) -> bool {
-    // SAFETY: guaranteed by the caller, and passed on unchanged.
-    unsafe {
-        if node.is_null() {
-            return false;
-        }
-        if let Some(constant) = as_node::<pg_sys::Const>(node, NodeTag::T_Const) {
-            (*list.cast::<Vec<*const pg_sys::Const>>()).push(constant);
-        }
-        pg_sys::expression_tree_walker(node, Some(collect), list)
-    }
+/// Nodes of a tree that have a tag.
+struct Found {
+    tag: NodeTag,
+    nodes: Vec<*const pg_sys::Node>,
 }
 
-/// Tree walker that appends the calls of functions to a list; never stops the walk.
+/// Tree walker that collects nodes; never stops the walk.
 ///
 /// # Safety
-/// `node` is a node or null, and `list` points to a `Vec<*const FuncExpr>`.
+/// `node` is a node or null, and `found` points to a [`Found`].
 #[pgrx::pg_guard]
-unsafe extern "C-unwind" fn collect_calls(node: *mut pg_sys::Node, list: *mut c_void) -> bool {
+unsafe extern "C-unwind" fn collect(node: *mut pg_sys::Node, found: *mut c_void) -> bool {
     // SAFETY: guaranteed by the caller, and passed on unchanged.
     unsafe {
         if node.is_null() {
             return false;
         }
-        if let Some(call) = as_node::<pg_sys::FuncExpr>(node, NodeTag::T_FuncExpr) {
-            (*list.cast::<Vec<*const pg_sys::FuncExpr>>()).push(call);
+        let list = &mut *found.cast::<Found>();
+        if (*node).type_ == list.tag {
+            list.nodes.push(node);
         }
-        pg_sys::expression_tree_walker(node, Some(collect_calls), list)
+        pg_sys::expression_tree_walker(node, Some(collect), found)
     }
 }
