@@ -1152,7 +1152,7 @@ BEGIN
     IF this.tag IS NULL THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from no tag', $2, this.table_name
             USING ERRCODE = 'object_not_in_prerequisite_state';
-    ELSIF NOT leaf_id_internal.leaf_may_issue(owner, this.tag) AND missing_grant IS NOT NULL THEN
+    ELSIF NOT leaf_id_internal.leaf_owner_counts(owner, this.tag) AND missing_grant IS NOT NULL THEN
         RAISE EXCEPTION 'cannot release column "%" of table % from tag "%"', $2, this.table_name, this.tag
             USING ERRCODE = 'object_not_in_prerequisite_state',
                 DETAIL = format('Role %s owns the table, and may not issue ids of that tag.', owner::regrole),

@@ -232,7 +232,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id_internal.leaf_grant_tag(text, text),
     leaf_id_internal.leaf_is_manager(oid),
     leaf_id_internal.leaf_can_issue(oid, text),
-    leaf_id_internal.leaf_may_issue(oid, text),
+    leaf_id_internal.leaf_owner_counts(oid, text),
     leaf_id_internal.leaf_may_have_grant(oid),
     leaf_id_internal.leaf_create_tag(text, bigint, integer, integer, bigint, text, text, boolean, boolean),
     leaf_id_internal.leaf_check_start(text, bigint),

@@ -60,14 +60,14 @@ COMMENT ON FUNCTION leaf_id_internal.leaf_can_issue(oid, text) IS 'Whether a rol
 -- Whose object counts: one predicate for the statements that a table's or a domain's owner makes about
 -- a tag. One that may not issue it could do nothing to it directly. Who opens a tag to PUBLIC has opened
 -- it to all.
-CREATE FUNCTION leaf_id_internal.leaf_may_issue(role oid, tag text) RETURNS boolean
+CREATE FUNCTION leaf_id_internal.leaf_owner_counts(owner oid, tag text) RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT pg_has_role($1, 'pg_database_owner', 'USAGE') OR leaf_id_internal.leaf_can_issue($1, $2)
 $$;
-COMMENT ON FUNCTION leaf_id_internal.leaf_may_issue(oid, text) IS
-    'Whether a role may edit tags, drop the database, or issue ids of this tag';
+COMMENT ON FUNCTION leaf_id_internal.leaf_owner_counts(oid, text) IS
+    'Whether an object of this owner counts: who may edit tags, drop the database, or issue ids of this tag';
 
 -- A name in granted_to counts only with a grant on the schema or on leaf_alloc.
 CREATE FUNCTION leaf_id_internal.leaf_may_have_grant(role oid) RETURNS boolean

@@ -224,7 +224,7 @@ AS $$
         JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
         JOIN pg_class r ON r.oid = a.attrelid AND r.relkind IN ('r', 'p', 'f')
     ), others AS MATERIALIZED (
-        SELECT w.role, CASE WHEN only_tag IS NOT NULL THEN NOT leaf_id_internal.leaf_may_issue(w.role, only_tag)
+        SELECT w.role, CASE WHEN only_tag IS NOT NULL THEN NOT leaf_id_internal.leaf_owner_counts(w.role, only_tag)
             ELSE counted_only AND NOT leaf_id_internal.leaf_may_have_grant(w.role) END AS is_out
         -- Once for each role, not for each row.
         FROM (SELECT d.owner AS role FROM defaults d UNION SELECT d.writer FROM defaults d OFFSET 0) w
@@ -246,7 +246,7 @@ AS $$
     ), barred AS MATERIALIZED (
         SELECT p.role, p.tag
         FROM (SELECT DISTINCT o.role, r.tag FROM read r JOIN others o ON o.role IN (r.owner, r.writer)) p
-        WHERE p.tag IS NULL OR NOT leaf_id_internal.leaf_may_issue(p.role, p.tag)
+        WHERE p.tag IS NULL OR NOT leaf_id_internal.leaf_owner_counts(p.role, p.tag)
     )
     SELECT r.adrelid, r.attname, r.tag, r.texts,
         CASE WHEN r.tag IS NULL THEN leaf_id_internal.leaf_named_tags(r.tree, r.issuers, r.longest) END,
@@ -354,7 +354,7 @@ AS $$
         SELECT o.*, t.member FROM topmost o JOIN tree t ON t.root = o.relation AND (o.is_read OR t.member = o.relation)
     )
     SELECT o.tag, o.relation, o.member, o.column_name, o.expression,
-        coalesce(o.untrusted, w.role), o.counts AND (w.role IS NULL OR leaf_id_internal.leaf_may_issue(w.role, o.tag)),
+        coalesce(o.untrusted, w.role), o.counts AND (w.role IS NULL OR leaf_id_internal.leaf_owner_counts(w.role, o.tag)),
         m.largest, m.unread, coalesce(m.is_hidden, false),
         CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END
     FROM members o
@@ -638,14 +638,15 @@ BEGIN
             INTO fitted;
         ELSIF this.tag IS DISTINCT FROM tag THEN
             obstacle := CASE WHEN this.tag = ANY (in_expressions) THEN leaf_id_internal.leaf_obstacle_to_tag(this.tag, this.wanted) END;
-            SELECT NULL::bigint AS next_before, c.* INTO fitted
-            FROM leaf_id_internal.leaf_create_for_columns(
-                this.tag, apply, this.wanted, this.left_out, this.may_raise, this.is_incomplete, this.tag_end) c
-            WHERE obstacle IS NULL;
             IF obstacle IS NOT NULL THEN
                 SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, obstacle AS detail INTO fitted;
-            ELSIF fitted.action IS NULL THEN
-                SELECT r.* INTO fitted FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
+            ELSE
+                SELECT NULL::bigint AS next_before, c.* INTO fitted
+                FROM leaf_id_internal.leaf_create_for_columns(
+                    this.tag, apply, this.wanted, this.left_out, this.may_raise, this.is_incomplete, this.tag_end) c;
+                IF fitted.action IS NULL THEN
+                    SELECT r.* INTO fitted FROM leaf_id_internal.leaf_raise_for_columns(this.tag, apply, this.wanted) r;
+                END IF;
             END IF;
         END IF;
         tag := this.tag;
