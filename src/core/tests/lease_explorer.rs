@@ -163,6 +163,11 @@ fn no_id_comes_twice_deeper() {
         Pass(4),
     ]);
     none::<Two>(&waiting, 6, 8);
+    let answered = with(&[Arrive(0), CopyStopped, Pass(1), Pass(4)]);
+    search::assert_none::<Two>(Histories {
+        begin: &[Ask(0), Follow, Promote(0), Ask(0), Send(0), Wait(0)],
+        ..histories(&answered, support::rounds(9, 11))
+    });
     let corrected = with(&[
         CopyFiles,
         SetRegistry(4),

@@ -391,14 +391,16 @@ impl<const SERVERS: usize, const WORKER_IDS: usize, const IS_PAIR: bool>
             }
         }
         let moved_floor_ms = tables.moved_floor_ms.unwrap_or(0);
-        let waited = moved_floor_ms + rules.keep(Rule::MovedWait, SKEW_MS) <= here.now_ms;
+        // As core: a question is about the time at which it arrived.
+        let asked_ms = here.arrived_ms.max(tables.moved_at_ms.unwrap_or(0));
+        let waited = moved_floor_ms + rules.keep(Rule::MovedWait, SKEW_MS) <= asked_ms;
         if let Some(row) = &row {
             let before = &mut tables.rows[usize::from(row.worker_id)];
             let mut row = Row::of(row);
             let decided = (row, reply.answer.outcome);
             let recorded_ms = before.map_or(0, |before| before.reserved_until_ms);
             row.reserved_until_ms = row.reserved_until_ms.max(recorded_ms);
-            let is_late = !is_new && recorded_ms <= here.now_ms && waited && !node.is_host;
+            let is_late = !is_new && recorded_ms <= asked_ms && waited && !node.is_host;
             if let Ok(granted) = &mut reply.answer.outcome {
                 if is_new && !node.is_host || is_late {
                     // Broken rules have shown other numbers.
