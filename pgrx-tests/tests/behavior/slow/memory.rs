@@ -25,7 +25,8 @@ pub(super) const SETUP: &str = "
     CREATE ROLE app;
     CREATE TABLE orders (id bigint DEFAULT leaf_segment_next('orders'), n int);
     CREATE TABLE events (id bigint DEFAULT leaf_snowflake_next(), n int);
-    CREATE TABLE numbered (id serial, n int)";
+    CREATE TABLE numbered (id serial, n int);
+    CREATE TABLE codes (code text DEFAULT 'C-' || leaf_segment_next('t'))";
 
 /// Statements that return ids, and what these are unique within.
 pub(super) const IDS: [(&str, &str); 10] = [

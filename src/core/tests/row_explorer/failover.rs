@@ -287,6 +287,27 @@ impl<const LOST: u32> World<LOST> {
         }
     }
 
+    /// Ids are issued, and what a promotion may have lost of a row is settled, only with the library.
+    fn needs_library(&self, step: Step) -> bool {
+        match step {
+            Step::CreateAndUse(_)
+            | Step::Claim(_)
+            | Step::Publish(_)
+            | Step::Use(_)
+            | Step::Crash
+            | Step::Unload => true,
+            Step::Drop(name)
+            | Step::Rename(name)
+            | Step::Raise(name)
+            | Step::Lower(name)
+            | Step::Widen(name)
+            | Step::Narrow(name)
+            | Step::Touch(name) => self.database.tags[name]
+                .is_some_and(|tag| tag.row.full().last_claim.promotions(&self.here()) > 0),
+            _ => false,
+        }
+    }
+
     /// A row that is inserted or reset, at or above this mark.
     fn begun(&mut self, row: Row, mark: u8) -> Row {
         let begun = row.begun(mark, &self.here(), self.incarnations + 1);
@@ -483,17 +504,9 @@ impl<const LOST: u32> search::World for World<LOST> {
     }
 
     fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
-        let needs_library = matches!(
-            step,
-            Step::CreateAndUse(_)
-                | Step::Claim(_)
-                | Step::Publish(_)
-                | Step::Use(_)
-                | Step::Crash
-                | Step::Unload
-        );
         let may_be_back = matches!(step, Step::Rename(_) | Step::PutBack);
-        let is_excluded = needs_library || may_be_back && rules.hold(Rule::SavedRowNotBack);
+        let is_excluded =
+            self.needs_library(step) || may_be_back && rules.hold(Rule::SavedRowNotBack);
         if self.is_unloaded && is_excluded {
             return None;
         }
