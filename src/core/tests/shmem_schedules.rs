@@ -265,7 +265,8 @@ impl World {
             for (slot, request, key) in accepted {
                 assert!(key.database == database, "a request of another database");
                 match thread_rng().gen_range(0..32) {
-                    0 => return false,
+                    // Not after it has detached: it has no interrupts then.
+                    0 if !is_leaving => return false,
                     1 => is_leaving = queues.detach(number, registration, false),
                     _ => {}
                 }
