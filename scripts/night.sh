@@ -4,11 +4,11 @@
 # PostgreSQL: the one to develop with, and 18-assert, which is left out where its sources are not
 # available. Long explorations, loom and shuttle run beside it, at the lowest priority: they
 # compute, and wait for nothing. Then histories of the explorer of rows on each version and
-# statements of hostile roles, beside allocations that fail. After an hour or more of torture, each
-# branch that is marked by sometimes! must have been reached. A part that fails does not end the
-# night; its output stays in target/night, and the page stays as it was. A night that was
-# interrupted, or had such a part, goes on with the parts that have not passed, if no source has
-# changed.
+# statements of hostile roles, beside allocations that fail, and the tests of worker ids, since random
+# events hardly meet some of their branches. After an hour or more of torture, each branch that is
+# marked by sometimes! must have been reached. A part that fails does not end the night; its output
+# stays in target/night, and the page stays as it was. A night that was interrupted, or had such a
+# part, goes on with the parts that have not passed, if no source has changed.
 
 # Before lib.sh: it chooses the library that counts branches.
 LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)
@@ -97,7 +97,7 @@ use() {
 
 servers=()
 usable=()
-wanted=(explorers loom shuttle effects)
+wanted=(explorers loom shuttle effects worker-ids)
 say "A night of $(duration "$seconds") of torture, on PostgreSQL ${versions[*]}"
 for version in "${versions[@]}"; do
     status=0
@@ -129,6 +129,7 @@ done
         part "histories-$version" behavior slow::explored
     done
     part effects behavior security::effects
+    part worker-ids behavior lease:: snowflake:: slow::registry
 } &
 # Not with assertions, PostgreSQL's own of which do not hold without memory.
 if [[ " ${usable[*]} " = *" $PG_MAJOR "* ]]; then
