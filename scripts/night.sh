@@ -4,11 +4,11 @@
 # PostgreSQL: the one to develop with, and 18-assert, which is left out where its sources are not
 # available. Long explorations, loom and shuttle run beside it, at the lowest priority: they
 # compute, and wait for nothing. Then histories of the explorer of rows on each version and
-# statements of hostile roles, beside allocations that fail, and the tests of worker ids, since random
-# events hardly meet some of their branches. After an hour or more of torture, each branch that is
-# marked by sometimes! must have been reached. A part that fails does not end the night; its output
-# stays in target/night, and the page stays as it was. A night that was interrupted, or had such a
-# part, goes on with the parts that have not passed, if no source has changed.
+# statements of hostile roles, beside allocations that fail and the tests of worker ids, some of whose
+# branches random events hardly reach. After an hour or more of torture, each branch that is marked by
+# sometimes! must have been reached. A part that fails does not end the night; its output stays in
+# target/night, and the page stays as it was. A night that was interrupted, or had such a part, goes
+# on with the parts that have not passed, if no source has changed.
 
 # Before lib.sh: it chooses the library that counts branches.
 LEAF_ID_SOMETIMES=$(mktemp /tmp/leaf_id-branches.XXXXXX)
@@ -129,7 +129,6 @@ done
         part "histories-$version" behavior slow::explored
     done
     part effects behavior security::effects
-    part worker-ids behavior lease:: snowflake:: slow::registry
 } &
 # Not with assertions, PostgreSQL's own of which do not hold without memory.
 if [[ " ${usable[*]} " = *" $PG_MAJOR "* ]]; then
@@ -137,6 +136,7 @@ if [[ " ${usable[*]} " = *" $PG_MAJOR "* ]]; then
     use "$PG_MAJOR"
     part memory behavior slow::memory
 fi
+part worker-ids behavior lease:: snowflake:: slow::registry
 wait
 if [ $is_long = 1 ]; then
     wanted+=(branches)

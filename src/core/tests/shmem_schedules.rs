@@ -265,7 +265,7 @@ impl World {
             for (slot, request, key) in accepted {
                 assert!(key.database == database, "a request of another database");
                 match thread_rng().gen_range(0..32) {
-                    // Not after it has detached: it has no interrupts then.
+                    // Once it has detached, it processes no interrupts.
                     0 if !is_leaving => return false,
                     1 => is_leaving = queues.detach(number, registration, false),
                     _ => {}
