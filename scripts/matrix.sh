@@ -71,7 +71,7 @@ check)
     mapfile -t others < <(sed -nE 's/^ *what="([^"]*)".*/\1/p' scripts/test-operations.sh)
     for what in 'drivers and ORMs' "${others[@]}"; do want '[0-9]+\.[^	]*' "$what"; done
     want '[^	]*' "the server's image without Docker, in a bare [a-z]+"
-    want '[^	]*' 'pg_upgrade from [^	]*, both from packages'
+    want '[^	]*' 'pg_upgrade from [^	]*	.*, packages'
     [ ${#missing[@]} -eq 0 ] || die "$page has no row of" "${missing[@]}"
     ;;
 *) die "matrix.sh [check]" ;;
