@@ -307,7 +307,14 @@ impl Run {
             .filter_map(|outcome| Some((&outcome.test, outcome.failure.as_ref()?)))
             .collect();
         for (_, failure) in &failed {
-            println!("\n{failure}");
+            println!();
+            // Without its own result, which would count as one more.
+            for line in failure
+                .lines()
+                .filter(|line| !line.starts_with("test result: "))
+            {
+                println!("{line}");
+            }
         }
         let count = failed.len();
         let (verdict, code) = if count == 0 {
