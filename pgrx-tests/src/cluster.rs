@@ -265,6 +265,12 @@ impl Server {
     #[track_caller]
     pub fn follow(&self, primary: &Self) {
         self.append("primary_conninfo", &primary.conninfo());
+        self.launch_as_standby();
+    }
+
+    /// Launches this stopped server as a standby, by default without a primary.
+    #[track_caller]
+    pub fn launch_as_standby(&self) {
         self.signal("standby.signal");
         self.launch();
     }

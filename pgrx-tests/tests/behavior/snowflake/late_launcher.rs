@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Paused, Server, Session, assert_issued_once, in_threads, in_threads_until, promptly, random,
-    timed, wait_until, worker_of,
+    Paused, Server, Session, Stop, assert_issued_once, in_threads, in_threads_until, promptly,
+    random, timed, wait_until, worker_of,
 };
 use rand::RngExt;
 
@@ -76,17 +76,26 @@ fn a_database_without_an_allocator_is_refused_in_time_and_served_later() {
     assert_eq!(session.next("t"), 1);
 }
 
-/// Before: 25006, as on a standby. The launcher may be about to write a file.
+/// Before: 25006, as on a standby. Paused before the promotion, the launcher would hold it up: since
+/// PostgreSQL 19, a promotion waits for each process to accept a barrier.
 #[test]
 fn calls_after_a_promotion_wait_for_the_launcher() {
-    let primary = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
-    let standby = primary.standby(&[]);
-    let mut watcher = standby.session();
-    watcher.fails("SELECT leaf_snowflake_next()").is("25006");
-    let launcher = pause_launcher(&standby);
-    primary.kill_9();
-    standby.promote();
-    let mut session = standby.session();
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
+    let mut launcher = None;
+    // It looks once a second.
+    wait_until(LIMIT, "a promotion that it has not noticed", || {
+        server.stop(Stop::Fast);
+        server.launch_as_standby();
+        let mut session = server.session();
+        session.fails("SELECT leaf_snowflake_next()").is("25006");
+        server.promote();
+        let paused = pause_launcher(&server);
+        let state: String = session.snowflake_status("snowflake_state");
+        launcher = (state == "standby").then_some(paused);
+        launcher.is_some()
+    });
+    let mut watcher = server.session();
+    let mut session = server.session();
     let pid = session.pid();
     let id = thread::scope(|scope| {
         let call = scope.spawn(move || session.try_column::<i64>("SELECT leaf_snowflake_next()"));
@@ -352,7 +361,8 @@ fn a_slow_disk_stops_no_ids() {
 fn calls_beside_a_hanging_write_can_be_canceled() {
     let server = Server::with_disk(&[
         ("leaf_id.worker_id", "5"),
-        ("leaf_id.timestamp_reservation", "100ms"),
+        // The launcher writes only if an id was issued within the last one.
+        ("leaf_id.timestamp_reservation", "2s"),
     ]);
     let disk = server.disk();
     let mut session = server.session();

@@ -6,8 +6,6 @@
 //! kind is in [`Kind::promise`]. Combinations of events and kinds are tested with the feature:
 //! `operations::failover`, `opaque::keys`, `gapless::durable`.
 
-use std::fs;
-
 use leaf_id_tests::{Server, Session, Stop, worker_of};
 
 /// Database with all objects.
@@ -398,10 +396,7 @@ fn the_promotion_of_a_server_that_was_stopped() {
     let server = server(&CONF);
     let mut known = learn(&server, None);
     server.stop(Stop::Fast);
-    let signal = server.data_dir().join("standby.signal");
-    fs::write(&signal, "").unwrap();
-    server.give(&signal);
-    server.launch();
+    server.launch_as_standby();
     for (kind, known) in KINDS.iter().zip(&known) {
         kind.is_refused_by_a_standby(&server, known);
     }
