@@ -39,7 +39,7 @@ def test():
                     "--no-kill-backend", "--wait-timeout=60", f"--table=leaf_id.{table}")
             load.wait_for(60)
         counts = {kind: len(taken) for kind, taken in load.taken.items()}
-        server.stop(signal.SIGTERM)
+        server.stop()
         server.start()
         load.wait_for(60)
         server.stop(signal.SIGQUIT)
