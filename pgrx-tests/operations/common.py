@@ -88,6 +88,8 @@ class Process:
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
+            # A test of a shutdown must not become one of a crash.
+            fail(f"{self.log.stem} has not stopped within 60 s")
 
 
 def stop_postmaster(data, how=signal.SIGQUIT):
