@@ -71,6 +71,7 @@ check)
     mapfile -t others < <(sed -nE 's/^ *what="([^"]*)".*/\1/p' scripts/test-operations.sh)
     for what in 'drivers and ORMs' "${others[@]}"; do want '[0-9]+\.[^	]*' "$what"; done
     want '[^	]*' "the server's image without Docker, in a bare [a-z]+"
+    # Known by its commit, since test-upgrade.sh records it.
     want '[^	]*' 'pg_upgrade from [^	]*	.*, packages'
     [ ${#missing[@]} -eq 0 ] || die "$page has no row of" "${missing[@]}"
     ;;
