@@ -174,7 +174,8 @@ const KINDS: [(&str, Work); 21] = [
         ids
     }),
     ("prepared statements", |session, round| {
-        let name = format!("s{round}");
+        // Not s{round}: the client library names its own statements so.
+        let name = format!("of_round_{round}");
         session.run(&format!(
             "SET plan_cache_mode = force_generic_plan;
              PREPARE {name}(text) AS SELECT leaf_segment_next($1) FROM generate_series(1, 5)"
